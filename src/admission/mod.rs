@@ -1,0 +1,12 @@
+//! The policy at the heart of berth, as plain values and functions.
+//!
+//! Nothing in this folder does I/O, has a clock of its own or imports a sibling: bytes and times come
+//! in, decisions go out. `edge` feeds it and acts on what it says.
+
+pub mod dialect;
+pub mod policy;
+pub mod verdict;
+
+pub use dialect::{Dialect, Endpoint};
+pub use policy::Policy;
+pub use verdict::{HoldOut, PairState, Scope, Shape, Switch, Telling, Verdict, Words};

@@ -1,0 +1,3 @@
+//! The thin shell of Pingora phases around the policy.
+
+pub mod spec;

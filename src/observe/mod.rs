@@ -1,0 +1,3 @@
+//! The trail: audit, metrics, admin. It is told; it never decides.
+
+pub mod spec;
