@@ -3,6 +3,8 @@
 //! Nothing in this folder does I/O, has a clock of its own or imports a sibling: bytes and times come
 //! in, decisions go out. `edge` feeds it and acts on what it says.
 
+pub mod ask;
+pub mod coding;
 pub mod dialect;
 pub mod facts;
 pub mod frame;
