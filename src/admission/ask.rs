@@ -34,24 +34,26 @@ pub struct Ask {
 }
 
 impl Ask {
-    /// Reads a request's body. What cannot be read asks for nothing.
+    /// Reads a request's body, or the beginning of one: what stands before the first mistake, or
+    /// before the end, counts. What cannot be read asks for nothing.
     pub fn of(body: &[u8], coding: Option<Coding>) -> Ask {
-        let fields: Option<Fields> = match coding {
-            Some(Coding::Identity) => serde_json::from_slice(body).ok(),
-            Some(coding) => coding.reader(body).ok().and_then(|reader| {
-                let reader = std::io::BufReader::new(reader.take(LARGEST_DECODED));
-                serde_json::from_reader(reader).ok()
-            }),
-            None => None,
-        };
-        let fields = fields.unwrap_or_default();
-        Ask {
-            model: fields.model.0.filter(|m| is_model_name(m)),
-            stream: fields.stream.0,
-            previous_response_id: fields.previous_response_id.0,
-            encrypted_content: fields.input.0,
-            prompt_cache_key: fields.prompt_cache_key.0,
+        let mut ask = Ask::default();
+        match coding {
+            Some(Coding::Identity) => ask.read(&mut serde_json::Deserializer::from_slice(body)),
+            Some(coding) => {
+                if let Ok(reader) = coding.reader(body) {
+                    let reader = std::io::BufReader::new(reader.take(LARGEST_DECODED));
+                    ask.read(&mut serde_json::Deserializer::from_reader(reader));
+                }
+            }
+            None => {}
         }
+        ask
+    }
+
+    fn read<'de, D: Deserializer<'de>>(&mut self, deserializer: D) {
+        // A mistake ends the reading; what was read before it stays.
+        let _ = deserializer.deserialize_map(Capture(self));
     }
 }
 
@@ -60,14 +62,39 @@ pub fn is_model_name(name: &str) -> bool {
     (1..=LONGEST_MODEL).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic())
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Fields {
-    model: ShortText,
-    stream: Truth,
-    previous_response_id: ShortText,
-    input: Encrypted,
-    prompt_cache_key: ShortText,
+/// Writes down each field as it passes.
+struct Capture<'a>(&'a mut Ask);
+
+impl<'de> Visitor<'de> for Capture<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let ask = self.0;
+        while let Some(ShortText(key)) = map.next_key()? {
+            match key.as_deref() {
+                Some("model") => {
+                    let ShortText(model) = map.next_value()?;
+                    ask.model = model.filter(|name| is_model_name(name));
+                }
+                Some("stream") => ask.stream = map.next_value::<Truth>()?.0,
+                Some("previous_response_id") => {
+                    ask.previous_response_id = map.next_value::<ShortText>()?.0;
+                }
+                Some("input") => ask.encrypted_content = map.next_value::<Encrypted>()?.0,
+                Some("prompt_cache_key") => {
+                    ask.prompt_cache_key = map.next_value::<ShortText>()?.0;
+                }
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A string of at most 512 bytes; anything else counts as absent.
@@ -219,8 +246,13 @@ mod tests {
             Ask::of(&packed, Some(Coding::Zstd)).model.as_deref(),
             Some("gpt-a")
         );
-        assert_eq!(Ask::of(&packed[..10], Some(Coding::Zstd)), Ask::default());
         assert_eq!(Ask::of(&packed, None), Ask::default());
+    }
+
+    #[test]
+    fn the_beginning_of_a_body_is_enough() {
+        let found = ask(r#"{"model":"gpt-a","input":[{"role":"user","con"#);
+        assert_eq!(found.model.as_deref(), Some("gpt-a"));
     }
 
     #[test]
@@ -229,6 +261,7 @@ mod tests {
         bomb.resize(LARGEST_DECODED as usize + 1, b'x');
         let packed = zstd::stream::encode_all(&bomb[..], 1).unwrap();
         drop(bomb);
-        assert_eq!(Ask::of(&packed, Some(Coding::Zstd)), Ask::default());
+        let found = Ask::of(&packed, Some(Coding::Zstd));
+        assert_eq!(found.model.as_deref(), Some("a"));
     }
 }
