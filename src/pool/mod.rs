@@ -1,11 +1,15 @@
 //! The credentials: what each is, whether it takes a request now, and which one is chosen.
 
+mod exclusion;
 mod memory;
 mod retry_budget;
+mod secret;
 pub mod spec;
 
+pub use exclusion::{Basis, MAX_MODELS, Stated};
 pub use memory::{Full, MemoryBudget, Reservation};
 pub use retry_budget::RetryWindow;
+pub use secret::{SecretError, read_secret};
 pub use spec::{Balance, CredentialId, CredentialSpec, HeaderSource, ModelPatterns, SecretSource};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
