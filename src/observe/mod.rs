@@ -2,7 +2,12 @@
 
 pub mod audit;
 pub mod ids;
+pub mod metrics;
+pub mod models;
 pub mod record;
 pub mod safe;
+mod scrape;
+pub mod snapshot;
 pub mod spec;
+pub mod window;
 pub mod words;
