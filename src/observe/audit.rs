@@ -52,7 +52,7 @@ impl Audit {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        queue.records.push_back(Box::new(record));
+        queue.records.push_back(record);
         drop(queue);
         self.shared.work.notify_one();
     }
@@ -143,7 +143,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    records: VecDeque<Box<Record>>,
+    records: VecDeque<Record>,
     reopen: bool,
     closed: bool,
     writing: bool,
@@ -190,7 +190,7 @@ impl Writer {
     }
 
     /// Says that the last batch is done, and waits for the next; `None` at the end.
-    fn next(&mut self) -> Option<(Vec<Box<Record>>, bool)> {
+    fn next(&mut self) -> Option<(Vec<Record>, bool)> {
         let mut queue = self.shared.lock();
         queue.writing = false;
         while queue.records.is_empty() && !queue.reopen {
@@ -211,7 +211,7 @@ impl Writer {
     }
 
     /// The number of lines that were lost.
-    fn write(&mut self, batch: &[Box<Record>]) -> u64 {
+    fn write(&mut self, batch: &[Record]) -> u64 {
         let lines: Vec<String> = batch
             .iter()
             .filter_map(|record| record.to_line().ok())
@@ -365,5 +365,4 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
-#[path = "audit_tests.rs"]
 mod tests;

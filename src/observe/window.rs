@@ -2,10 +2,10 @@
 //!
 //! `berth status` answers the question that an operator asks first: does this account get seats at
 //! all? The counters in `/metrics` answer it only with a Prometheus beside them. Each pair has two
-//! rings of counts, 60 of one minute and 96 of a quarter of an hour, about 1.3 KB; keeping a list
+//! rings of counts, 60 of one minute and 96 of a quarter of an hour, about 2.5 KB; keeping a list
 //! of events instead would grow with the traffic.
 //!
-//! Counted are the verdicts that move a score: admitted, and refused for want of capacity. A name
+//! Counted are attempts that were admitted, and those refused for want of capacity. A name
 //! that a client made up is never one of these, so it takes no place. Beyond [`PAIRS`] pairs, those
 //! without a count in the last day make room, and if there are none, the rest share one place for
 //! each credential, `other`.
@@ -61,35 +61,12 @@ impl Counts {
     /// Counts every attempt of a finished request.
     pub fn record(&self, record: &Record, now: Duration) {
         for attempt in &record.attempts {
-            let count = match attempt.verdict {
-                Verdict::Admitted => Count {
-                    refused: 0,
-                    admitted: 1,
-                },
-                Verdict::Capacity => Count {
-                    refused: 1,
-                    admitted: 0,
-                },
-                // A pair that broke off had let the request in.
-                Verdict::TruncatedAfterCommit | Verdict::CapacityAfterCommit => Count {
-                    refused: 0,
-                    admitted: 1,
-                },
-                Verdict::RateLimit
-                | Verdict::Quota
-                | Verdict::Auth
-                | Verdict::Deactivated
-                | Verdict::ModelUnsupported
-                | Verdict::ClientError
-                | Verdict::Policy
-                | Verdict::State
-                | Verdict::Forbidden
-                | Verdict::Challenge
-                | Verdict::Transient
-                | Verdict::Transport
-                | Verdict::Timeout
-                | Verdict::ClientGone => continue,
-            };
+            let refused = u32::from(attempt.verdict == Verdict::Capacity);
+            let admitted = u32::from(attempt.was_admitted());
+            let count = Count { refused, admitted };
+            if count == Count::default() {
+                continue;
+            }
             let model = attempt
                 .model
                 .as_ref()
@@ -276,7 +253,7 @@ impl Count {
     }
 }
 
-/// Chosen: 40 credentials with 50 models each, in about 3 MB.
+/// Chosen: 40 credentials with 50 models each, in about 5 MB.
 const PAIRS: usize = 2_000;
 const MINUTE: Duration = Duration::from_secs(60);
 const QUARTER: Duration = Duration::from_secs(15 * 60);
