@@ -124,16 +124,20 @@ impl<T: Default> Part<T> {
 pub struct List<T>(pub Option<Placed<Vec<T>>>);
 
 /// Keys that the operator chooses, in the order written.
-pub struct Named<T>(pub Option<Placed<Vec<(Placed<String>, T)>>>);
+pub struct Named<T>(Option<Vec<Pair<T>>>);
+
+/// A key and what stands under it.
+pub type Pair<T> = (Placed<String>, T);
 
 impl<T> Named<T> {
     /// The entries, or none.
-    pub fn entries(self) -> Vec<(Placed<String>, T)> {
-        self.0.map(|placed| placed.value).unwrap_or_default()
+    pub fn entries(self) -> Vec<Pair<T>> {
+        self.0.unwrap_or_default()
     }
 }
 
 /// A key whose meaning this version does not have: where it is, and whether it says anything.
+#[derive(Default)]
 pub struct Later(pub Option<Placed<bool>>);
 
 macro_rules! absent_by_default {
@@ -144,12 +148,6 @@ macro_rules! absent_by_default {
     )* };
 }
 absent_by_default!(Slot<T>, Part<T>, List<T>, Named<T>);
-
-impl Default for Later {
-    fn default() -> Self {
-        Later(None)
-    }
-}
 
 impl<'de, T: Leaf> Deserialize<'de> for Slot<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
@@ -176,8 +174,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Named<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let Placed { at, value } = placed::<Pairs<T>, D>(d)?;
-        Ok(Named(Some(Placed { at, value: value.0 })))
+        Pairs::deserialize(d).map(|pairs| Named(Some(pairs.0)))
     }
 }
 
@@ -205,7 +202,7 @@ fn placed<'de, T: Deserialize<'de>, D: Deserializer<'de>>(d: D) -> Result<Placed
     })
 }
 
-struct Pairs<T>(Vec<(Placed<String>, T)>);
+struct Pairs<T>(Vec<Pair<T>>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {

@@ -41,7 +41,6 @@ fn options() -> Options {
             max_nodes: 50_000,
             max_aliases: 1_000,
             max_anchors: 1_000,
-            max_documents: 1,
             max_merge_keys: 1_000,
         },
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 100_000 },

@@ -108,7 +108,7 @@ proptest! {
     ) {
         let mut texts: Vec<String> = examples().into_iter().map(|(_, text)| text).collect();
         texts.extend(PLANTS.iter().map(|plant| planted(plant)));
-        let text = mutated(which.get(&texts), &mutations);
+        let text = mutated(which.get::<String>(&texts), &mutations);
         if let Err(problems) = parse("f", &text) {
             let said = problems.to_string();
             prop_assert!(!said.contains("Pl4nted"), "{said}");
