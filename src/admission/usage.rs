@@ -89,7 +89,10 @@ impl Usage {
             let details: Option<Details<'_>> =
                 raw.and_then(|raw| serde_json::from_str(raw.get()).ok());
             let details = details.unwrap_or_default();
-            (count(details.cached_tokens), count(details.reasoning_tokens))
+            (
+                count(details.cached_tokens),
+                count(details.reasoning_tokens),
+            )
         };
         let cached = |raw| details(raw).0;
         let reasoning = |raw| details(raw).1;
@@ -114,8 +117,7 @@ impl Usage {
         );
         set(
             &mut self.reasoning,
-            reasoning(report.output_tokens_details)
-                .or(reasoning(report.completion_tokens_details)),
+            reasoning(report.output_tokens_details).or(reasoning(report.completion_tokens_details)),
         );
     }
 }

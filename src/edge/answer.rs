@@ -27,9 +27,9 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Something that the client may ask again.
-    pub fn retry(dialect: Dialect, message: &str, after: Duration) -> Answer {
-        let body = error(dialect, 503, message, ("server_error", "server_error"));
+    /// Something that the client may ask again: a code and a message.
+    pub fn retry(dialect: Dialect, (code, message): (&str, &str), after: Duration) -> Answer {
+        let body = error(dialect, 503, message, ("server_error", code));
         Answer {
             retry_after: Some(seconds(after)),
             ..Answer::new(503, body)
@@ -101,7 +101,8 @@ impl Answer {
 /// not come back as one.
 pub fn retry_after(earliest: Option<Duration>, bounds: RetryAfterBounds) -> Duration {
     let base = earliest.unwrap_or(bounds.min).clamp(bounds.min, bounds.max);
-    base.mul_f64(1.0 + 0.2 * rand::random::<f64>()).min(bounds.max.max(bounds.min))
+    base.mul_f64(1.0 + 0.2 * rand::random::<f64>())
+        .min(bounds.max.max(bounds.min))
 }
 
 fn error(dialect: Dialect, status: u16, message: &str, (kind, code): (&str, &str)) -> Bytes {
@@ -140,11 +141,15 @@ mod tests {
 
     #[test]
     fn each_dialect_reads_its_own_shape() {
-        let openai = Answer::retry(Dialect::OpenAi, "busy", Duration::from_millis(4200));
+        let openai = Answer::retry(
+            Dialect::OpenAi,
+            ("server_error", "busy"),
+            Duration::from_millis(4200),
+        );
         let body: serde_json::Value = serde_json::from_slice(&openai.body).unwrap();
         assert_eq!(body["error"]["code"], "server_error");
         assert_eq!(openai.retry_after, Some(5));
-        let anthropic = Answer::retry(Dialect::Anthropic, "busy", Duration::ZERO);
+        let anthropic = Answer::retry(Dialect::Anthropic, ("server_error", "busy"), Duration::ZERO);
         let body: serde_json::Value = serde_json::from_slice(&anthropic.body).unwrap();
         assert_eq!(body["type"], "error");
         assert_eq!(body["error"]["type"], "api_error");
@@ -153,7 +158,12 @@ mod tests {
 
     #[test]
     fn a_retry_after_stays_within_its_bounds() {
-        for earliest in [None, Some(Duration::ZERO), Some(Duration::from_secs(7)), Some(Duration::MAX)] {
+        for earliest in [
+            None,
+            Some(Duration::ZERO),
+            Some(Duration::from_secs(7)),
+            Some(Duration::MAX),
+        ] {
             for _ in 0..100 {
                 let after = retry_after(earliest, BOUNDS);
                 assert!((BOUNDS.min..=BOUNDS.max).contains(&after), "{after:?}");

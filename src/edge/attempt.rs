@@ -199,7 +199,7 @@ impl Attempt {
         };
         let ctx = SubrequestCtx::builder()
             .body_mode(mode)
-            .user_ctx(Box::new(task))
+            .user_ctx(Box::new(Some(task)))
             .build();
         let (prepared, handle) = spawner.create_subrequest(session.as_downstream(), ctx);
         let started = Instant::now();
@@ -305,11 +305,7 @@ impl Attempt {
     }
 
     /// Waits for the next event, while the request body goes up and the client is watched.
-    pub(super) async fn next(
-        &mut self,
-        session: &mut Session,
-        deadline: Option<Instant>,
-    ) -> Event {
+    pub(super) async fn next(&mut self, session: &mut Session, deadline: Option<Instant>) -> Event {
         loop {
             if let Some(deadline) = deadline {
                 let deadline = tokio::time::Instant::from_std(deadline);
@@ -317,10 +313,9 @@ impl Attempt {
                     self.timer.as_mut().reset(deadline);
                 }
             }
-            let feeding =
-                self.body.is_some() && self.wanted.is_none() && !self.source.is_done();
+            let feeding = self.body.is_some() && self.wanted.is_none() && !self.source.is_done();
             let from_client = feeding && self.source.wants_client();
-            let pipe = self.body.as_ref();
+            let mut no_more = false;
             tokio::select! {
                 biased;
                 task = self.tasks.recv() => match task {
@@ -345,7 +340,7 @@ impl Attempt {
                 },
                 () = run(&mut self.run), if self.run.is_some() => self.run = None,
                 () = wanted(&mut self.wanted), if self.wanted.is_some() => self.wanted = None,
-                permit = reserve(pipe), if feeding && !from_client => match permit {
+                permit = reserve(&self.body), if feeding && !from_client => match permit {
                     Some(permit) => {
                         if let Next::Piece(piece, last) = self.source.next() {
                             permit.send(HttpTask::Body(Some(piece), last));
@@ -355,7 +350,7 @@ impl Attempt {
                         }
                     }
                     // The upstream wants no more of it.
-                    None => self.body = None,
+                    None => no_more = true,
                 },
                 piece = session.downstream_session.read_body_or_idle(!from_client) => {
                     match piece {
@@ -368,6 +363,9 @@ impl Attempt {
                     }
                 },
                 () = self.timer.as_mut(), if deadline.is_some() => return Event::Deadline,
+            }
+            if no_more {
+                self.body = None;
             }
         }
     }
@@ -451,9 +449,7 @@ async fn wanted(wanted: &mut Option<oneshot::Receiver<()>>) {
     }
 }
 
-async fn reserve(
-    pipe: Option<&mpsc::Sender<HttpTask>>,
-) -> Option<mpsc::Permit<'_, HttpTask>> {
+async fn reserve(pipe: Option<&mpsc::Sender<HttpTask>>) -> Option<mpsc::Permit<'_, HttpTask>> {
     match pipe {
         Some(pipe) => pipe.reserve().await.ok(),
         None => None,

@@ -252,11 +252,20 @@ mod tests {
             _memory: None,
         };
         let mut source = body.source();
-        assert_eq!(source.next(), Next::Piece(Bytes::from_static(b"start"), false));
+        assert_eq!(
+            source.next(),
+            Next::Piece(Bytes::from_static(b"start"), false)
+        );
         assert_eq!(source.next(), Next::FromClient);
         source.feed(Some(Bytes::from_static(b"more"))).unwrap();
-        assert_eq!(source.next(), Next::Piece(Bytes::from_static(b"more"), false));
-        assert_eq!(source.feed(Some(Bytes::from_static(b"x"))), Err(BodyFault::TooLarge));
+        assert_eq!(
+            source.next(),
+            Next::Piece(Bytes::from_static(b"more"), false)
+        );
+        assert_eq!(
+            source.feed(Some(Bytes::from_static(b"x"))),
+            Err(BodyFault::TooLarge)
+        );
         source.feed(None).unwrap();
         assert_eq!(source.next(), Next::Piece(Bytes::new(), true));
         assert_eq!(source.next(), Next::Nothing);

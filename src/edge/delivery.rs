@@ -12,7 +12,7 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::HttpTask;
 use pingora::proxy::Session;
 
-use crate::admission::gate::{CommitReason, Refusal, TERMINAL_WAIT};
+use crate::admission::gate::{Refusal, TERMINAL_WAIT};
 use crate::admission::policy::ClientErrorCode;
 use crate::admission::rewrite;
 use crate::admission::stream::{Ending, Flow, Stream};
@@ -84,7 +84,6 @@ impl Additions {
 pub async fn deliver(
     mut attempt: Attempt,
     session: &mut Session,
-    reason: CommitReason,
     code: &ClientErrorCode,
     additions: &Additions,
 ) -> Option<Delivery> {
@@ -242,7 +241,11 @@ impl Writer {
         usage: Usage,
         rewritten: Option<(&'static str, u64)>,
     ) -> Delivery {
-        let usage = if usage.is_known() { usage } else { stream.usage() };
+        let usage = if usage.is_known() {
+            usage
+        } else {
+            stream.usage()
+        };
         Delivery {
             end,
             status,

@@ -78,7 +78,8 @@ mod tests {
     fn an_unknown_coding_is_not_read() {
         let mut head = ResponseHeader::build(200, None).unwrap();
         head.insert_header("content-encoding", "x-test").unwrap();
-        head.insert_header("content-type", "text/event-stream").unwrap();
+        head.insert_header("content-type", "text/event-stream")
+            .unwrap();
         assert_eq!(read(&head, false).answer.media, Media::Coded);
     }
 }

@@ -143,7 +143,11 @@ pub fn to_upstream(
         target.push_str(&query);
     }
     request.set_uri(target.parse().map_err(|e| {
-        pingora::Error::because(pingora::ErrorType::InvalidHTTPHeader, "the request's target", e)
+        pingora::Error::because(
+            pingora::ErrorType::InvalidHTTPHeader,
+            "the request's target",
+            e,
+        )
     })?);
     Ok(())
 }
@@ -157,7 +161,12 @@ pub fn to_client(response: &mut ResponseHeader, recoded: bool) {
     for name in NOT_FOR_CLIENTS.into_iter().chain(HOP_BY_HOP) {
         response.remove_header(name);
     }
-    let ours: Vec<HeaderName> = response.headers.keys().filter(|n| is_ours(n)).cloned().collect();
+    let ours: Vec<HeaderName> = response
+        .headers
+        .keys()
+        .filter(|n| is_ours(n))
+        .cloned()
+        .collect();
     for name in ours {
         response.remove_header(&name);
     }
@@ -170,7 +179,13 @@ pub fn to_client(response: &mut ResponseHeader, recoded: bool) {
 
 /// Takes out what described the body before it was changed.
 pub fn body_changed(response: &mut ResponseHeader) {
-    for name in ["etag", "digest", "content-digest", "repr-digest", "content-md5"] {
+    for name in [
+        "etag",
+        "digest",
+        "content-digest",
+        "repr-digest",
+        "content-md5",
+    ] {
         response.remove_header(name);
     }
 }
@@ -197,7 +212,9 @@ fn without_secrets(query: &str) -> Option<String> {
     let secret = |pair: &&str| {
         let name = pair.split('=').next().unwrap_or_default();
         let decoded = percent_decoded(name);
-        SECRET_PARAMETERS.iter().any(|s| decoded.eq_ignore_ascii_case(s.as_bytes()))
+        SECRET_PARAMETERS
+            .iter()
+            .any(|s| decoded.eq_ignore_ascii_case(s.as_bytes()))
     };
     let kept: Vec<&str> = query.split('&').filter(|pair| !secret(pair)).collect();
     let kept = kept.join("&");

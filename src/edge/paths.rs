@@ -177,7 +177,11 @@ mod tests {
 
     #[test]
     fn the_longest_prefix_wins_and_ends_at_a_slash() {
-        let routes = [route("/v1", None), route("/v1/eu", None), route("", Some(&["x"]))];
+        let routes = [
+            route("/v1", None),
+            route("/v1/eu", None),
+            route("", Some(&["x"])),
+        ];
         let of = |path| match place(&routes, "POST", path) {
             Place::Open { route, .. } | Place::Shut { route } => Some(route),
             _ => None,
@@ -191,7 +195,13 @@ mod tests {
     #[test]
     fn the_operator_opens_what_he_wrote_down() {
         let routes = [route("/v1", Some(&["files", "files/*"]))];
-        assert!(matches!(place(&routes, "GET", "/v1/files/a"), Place::Open { .. }));
-        assert_eq!(place(&routes, "POST", "/v1/responses"), Place::Shut { route: 0 });
+        assert!(matches!(
+            place(&routes, "GET", "/v1/files/a"),
+            Place::Open { .. }
+        ));
+        assert_eq!(
+            place(&routes, "POST", "/v1/responses"),
+            Place::Shut { route: 0 }
+        );
     }
 }

@@ -169,6 +169,14 @@ impl Tale {
         });
     }
 
+    /// The code that was replaced.
+    pub fn rewrote_from(&self) -> Option<&str> {
+        self.record
+            .rewrote
+            .as_ref()
+            .map(|codes| codes.from.as_str())
+    }
+
     /// An answer is let through.
     pub fn commits(&mut self, reason: CommitReason) {
         self.record.commit_reason = Some(match reason {

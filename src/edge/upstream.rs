@@ -110,7 +110,11 @@ impl Upstream {
             Some(proxy) => {
                 let target = format!(
                     "{}:{}",
-                    if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() },
+                    if url.host.contains(':') {
+                        format!("[{}]", url.host)
+                    } else {
+                        url.host.clone()
+                    },
                     url.port
                 );
                 let proxy = ConnectProxy::new(proxy, target, spec.connect_timeout);
@@ -141,24 +145,37 @@ impl Upstream {
         if found.is_empty() {
             return Err(std::io::Error::other("the name has no address"));
         }
-        *self.addresses.write().unwrap_or_else(PoisonError::into_inner) = found;
+        *self
+            .addresses
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = found;
         Ok(())
     }
 
     /// How many addresses there are to try.
     pub fn addresses(&self) -> usize {
-        self.addresses.read().unwrap_or_else(PoisonError::into_inner).len()
+        self.addresses
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .len()
     }
 
     /// The next address in turn, as pingora wants it; `None` while the name is unknown.
     pub fn peer(&self, credential: CredentialIndex, connection: Connection) -> Option<HttpPeer> {
         let address = {
-            let known = self.addresses.read().unwrap_or_else(PoisonError::into_inner);
+            let known = self
+                .addresses
+                .read()
+                .unwrap_or_else(PoisonError::into_inner);
             let turn = self.turn.fetch_add(1, Ordering::Relaxed);
             *known.get(turn.checked_rem(known.len())?)?
         };
         let url = &self.spec.base_url;
-        let sni = if url.tls { url.host.clone() } else { String::new() };
+        let sni = if url.tls {
+            url.host.clone()
+        } else {
+            String::new()
+        };
         let mut peer = HttpPeer::new(address, url.tls, sni);
         peer.group_key = match connection {
             Connection::Any => credential.0 as u64 + 1,
@@ -206,14 +223,16 @@ fn read_ca(path: &std::path::Path) -> Result<Arc<CaType>, String> {
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|e| format!("`ca_file` {shown} cannot be read as PEM certificates: {e}"))?;
     if all.is_empty() {
-        return Err(format!("`ca_file` {shown} holds no certificate in PEM form"));
+        return Err(format!(
+            "`ca_file` {shown} holds no certificate in PEM form"
+        ));
     }
     let mut checked = Vec::with_capacity(all.len());
     for der in all {
         // pingora's parser panics on what is no certificate; rustls says so.
-        RootCertStore::empty()
-            .add(der.clone())
-            .map_err(|e| format!("`ca_file` {shown} holds something that is no certificate: {e}"))?;
+        RootCertStore::empty().add(der.clone()).map_err(|e| {
+            format!("`ca_file` {shown} holds something that is no certificate: {e}")
+        })?;
         checked.push(WrappedX509::new(der.to_vec(), parse_x509));
     }
     Ok(checked.into())
@@ -260,7 +279,10 @@ mod tests {
         assert!(upstream.peer(CredentialIndex(0), Connection::Any).is_none());
         *upstream.addresses.write().unwrap() = vec!["127.0.0.1:80".parse().unwrap()];
         let key = |credential, connection| {
-            upstream.peer(CredentialIndex(credential), connection).unwrap().group_key
+            upstream
+                .peer(CredentialIndex(credential), connection)
+                .unwrap()
+                .group_key
         };
         assert_eq!(key(0, Connection::Any), key(0, Connection::Any));
         assert_ne!(key(0, Connection::Any), key(1, Connection::Any));
@@ -270,10 +292,18 @@ mod tests {
     #[test]
     fn every_address_gets_its_turn() {
         let upstream = upstream("127.0.0.1", 80, false);
-        let both = ["127.0.0.1:80".parse().unwrap(), "127.0.0.2:80".parse().unwrap()];
+        let both = [
+            "127.0.0.1:80".parse().unwrap(),
+            "127.0.0.2:80".parse().unwrap(),
+        ];
         *upstream.addresses.write().unwrap() = both.to_vec();
         let mut seen: Vec<_> = (0..2)
-            .map(|_| upstream.peer(CredentialIndex(0), Connection::Any).unwrap()._address)
+            .map(|_| {
+                upstream
+                    .peer(CredentialIndex(0), Connection::Any)
+                    .unwrap()
+                    ._address
+            })
             .collect();
         seen.dedup();
         assert_eq!(seen.len(), 2);
