@@ -131,7 +131,7 @@ pub(super) async fn read_body(
         between_chunks: false,
     };
     if reader.left > MAX_BODY {
-        return Err(Broken::Told(413, "the body exceeds 128 MiB"));
+        return Err(TOO_LARGE);
     }
     let enough = |read: usize| stop_after.is_some_and(|wanted| read as u64 >= wanted);
     if head.lists("expect", "100-continue") && !reader.ended && !enough(0) && buf.is_empty() {
@@ -154,7 +154,7 @@ pub(super) async fn read_body(
             }
             length => {
                 if bytes.len() + length > MAX_BODY as usize {
-                    return Err(Broken::Told(413, "the body exceeds 128 MiB"));
+                    return Err(TOO_LARGE);
                 }
                 held.grow(length as u64)?;
                 let piece = buf.split_to(length);
@@ -256,6 +256,7 @@ impl BodyReader {
                     None => Ok(false),
                 }
             }
+            Ok(httparse::Status::Complete((_, size))) if size > MAX_BODY => Err(TOO_LARGE),
             Ok(httparse::Status::Complete((line, size))) => {
                 buf.advance(line);
                 self.left = size;
@@ -341,6 +342,7 @@ fn framing_of(head: &Head) -> Result<Framing, Broken> {
     }
 }
 
+const TOO_LARGE: Broken = Broken::Told(413, "the body exceeds 128 MiB");
 const BAD_CHUNK: Broken = Broken::Told(400, "a chunk that is not framed as one");
 /// Bytes of a request head. Chosen: what berth itself allows by default.
 const MAX_HEAD: usize = 64 << 10;
@@ -356,3 +358,6 @@ const READ_SIZE: usize = 16 << 10;
 /// keeps a connection, so that it is not the simulator that closes first.
 const MAX_IDLE: Duration = Duration::from_secs(900);
 
+#[cfg(test)]
+#[path = "tests/reading.rs"]
+mod tests;

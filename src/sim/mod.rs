@@ -179,3 +179,5 @@ async fn interrupted() -> io::Result<()> {
     }
 }
 
+#[cfg(test)]
+mod tests;

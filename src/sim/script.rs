@@ -482,3 +482,6 @@ const BLANK_LINE: Bytes = Bytes::from_static(b"\n");
 /// The beginning of a TLS alert, then text: neither HTTP/1 nor the preface of HTTP/2.
 const GARBAGE: &str = "\x15\x03\x01\x00\x02\x02\x28 this is not HTTP\r\n\r\n";
 
+#[cfg(test)]
+#[path = "tests/golden.rs"]
+mod tests;
