@@ -5,9 +5,9 @@
 //! refuse in, or breaks HTTP. `berth sim` serves it alone, `berth demo` and the tests build on it;
 //! `docs/sim.md` is its manual.
 //!
-//! Promises: the same program, seed and order of requests give the same answers; what it says about
-//! requests (`log`, `stats`) is complete before the answer's last byte is out, with the peer's early
-//! leaving added when it happens; nothing that arrives can make it panic or grow without bound.
+//! Promises: the same program, seed and order of requests give the same answers; a request is in the
+//! log before the first byte of its answer, and how it ended is added when it has; nothing that
+//! arrives can make it panic or grow without bound.
 //!
 //! Refused alternative: an HTTP server library. It would frame, buffer and correct what a fault
 //! injector must be able to get wrong, and hide when the peer left.

@@ -11,7 +11,7 @@ async fn pair() -> (TcpStream, TcpStream) {
     (client.unwrap(), server.unwrap().0)
 }
 
-/// Reads one request that arrives in these pieces; the reader has taken one before the next is sent.
+/// Reads one request that is sent in these pieces, with a turn for the reader after each.
 async fn read(pieces: &[&[u8]]) -> Result<(Head, Body), Broken> {
     let (mut client, mut server) = pair().await;
     let pieces: Vec<Vec<u8>> = pieces.iter().map(|piece| piece.to_vec()).collect();
