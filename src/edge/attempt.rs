@@ -449,7 +449,7 @@ async fn wanted(wanted: &mut Option<oneshot::Receiver<()>>) {
     }
 }
 
-async fn reserve(pipe: Option<&mpsc::Sender<HttpTask>>) -> Option<mpsc::Permit<'_, HttpTask>> {
+async fn reserve(pipe: &Option<mpsc::Sender<HttpTask>>) -> Option<mpsc::Permit<'_, HttpTask>> {
     match pipe {
         Some(pipe) => pipe.reserve().await.ok(),
         None => None,

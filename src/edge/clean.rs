@@ -63,7 +63,7 @@ enum Watched {
     /// The opening of an answer.
     Opening(Box<Gate>, Option<Decoder>),
     /// An answer under way.
-    Stream(Box<Stream>, Option<Decoder>, CommitReason),
+    Stream(Box<Stream>, Option<Decoder>),
     /// It was refused.
     Refused(Box<Refusal>),
 }
@@ -225,7 +225,7 @@ impl Clean {
                     }
                 }
             }
-            Watched::Stream(stream, decoder, _) => {
+            Watched::Stream(stream, decoder) => {
                 if let Some(piece) = decoded(decoder, piece) {
                     stream.pass(piece, &mut Vec::new());
                 }
@@ -264,7 +264,7 @@ impl Clean {
         let (verdict, refusal) = match (&self.watched, error) {
             _ if client_left => (Verdict::ClientGone, None),
             (Watched::Refused(refusal), _) => (refusal.ruling.verdict, Some(&**refusal)),
-            (Watched::Stream(stream, ..), _) => after_commit(stream, error),
+            (Watched::Stream(stream, _), _) => after_commit(stream, error),
             (_, Some(_)) if session.response_written().is_some() => {
                 (Verdict::TruncatedAfterCommit, None)
             }
@@ -281,7 +281,7 @@ impl Clean {
         if self.observing {
             let stated = stated.map(|stated| Stated {
                 after: stated.after,
-                basis: stated.basis.into(),
+                basis: stated.basis,
                 pair_only: false,
             });
             let model = self.plan.ask.model.as_deref();
@@ -305,7 +305,7 @@ impl Clean {
             .map(|at| at.duration_since(self.sent).as_millis() as u64);
         let told = std::mem::take(&mut self.told);
         self.tale.attempt_at(told, &name, ended, ms);
-        if let Watched::Stream(stream, ..) = &self.watched {
+        if let Watched::Stream(stream, _) = &self.watched {
             self.tale.usage(stream.usage());
         }
         self.tale.passes();
@@ -318,7 +318,7 @@ impl Clean {
         match step {
             Step::Hold | Step::AwaitTerminal => {}
             Step::Refuse(refusal) => self.watched = Watched::Refused(refusal),
-            Step::Commit(reason) => {
+            Step::Commit(_) => {
                 let Watched::Opening(gate, decoder) =
                     std::mem::replace(&mut self.watched, Watched::Nothing)
                 else {
@@ -329,7 +329,7 @@ impl Clean {
                 for piece in gate.into_held() {
                     stream.pass(piece, &mut Vec::new());
                 }
-                self.watched = Watched::Stream(Box::new(stream), decoder, reason);
+                self.watched = Watched::Stream(Box::new(stream), decoder);
             }
         }
     }

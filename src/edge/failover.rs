@@ -29,9 +29,7 @@ use crate::admission::verdict::{HoldOut, Switch, Telling, Words};
 use crate::admission::{Endpoint, Verdict};
 use crate::observe::record::CredentialName;
 use crate::observe::words::{Blocked, Outcome, Then};
-use crate::pool::{
-    self, Choice, CredentialIndex, Lease, NoneReason, RouteIndex, Stated, Why,
-};
+use crate::pool::{self, Choice, CredentialIndex, Lease, NoneReason, RouteIndex, Stated, Why};
 
 use super::answer::{self, Answer};
 use super::attempt::{Attempt, Held, Purpose, Report, Task, Times};
@@ -396,7 +394,7 @@ impl<'a> Course<'a> {
     ) {
         let stated = stated.map(|stated| Stated {
             after: stated.after,
-            basis: stated.basis.into(),
+            basis: stated.basis,
             pair_only: false,
         });
         let model = self.plan.ask.model.as_deref();

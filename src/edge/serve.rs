@@ -107,7 +107,8 @@ pub fn first_look_up(edge: &Edge, within: Duration) {
         .build();
     match runtime {
         Ok(runtime) => {
-            let looked = runtime.block_on(tokio::time::timeout(within, look_up(edge)));
+            let looked =
+                runtime.block_on(async { tokio::time::timeout(within, look_up(edge)).await });
             if looked.is_err() {
                 log::warn!("names were not looked up within {:?}", started.elapsed());
             }

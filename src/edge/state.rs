@@ -204,7 +204,7 @@ impl Control for Edge {
             state: view.state,
             since: view.since.unwrap_or_default(),
             left: view.left,
-            basis: view.basis.map_or("", |basis| basis.as_str()).to_owned(),
+            basis: view.basis.unwrap_or_default().to_owned(),
             score: 0.0,
         });
         Snapshot {
