@@ -128,11 +128,12 @@ fn replay(case: &Case, target: Target) -> Result<play::Outcome, String> {
 }
 
 /// What must be found against a proxy that only forwards; nothing: it must pass.
-const SELF_TESTS: [(&str, &[&str]); 7] = [
+const SELF_TESTS: [(&str, &[&str]); 8] = [
     ("CAP-01", &["attempts", "body"]),
     ("CAP-13", &["attempts", "status"]),
     ("CAP-25", &[]),
     ("CAP-09", &["body"]),
+    ("FRM-11", &["body"]),
     ("CLS-09", &[]),
     ("DIS-05", &[]),
     ("DIS-05/clean_fin_with_last_chunk", &["end"]),
