@@ -11,6 +11,7 @@ use tokio::net::tcp::OwnedWriteHalf;
 use super::exchange::{Answer, Ending, values};
 use super::format::{Act, Action, Request};
 use super::http1::{Wire, find, frames};
+use super::socket;
 
 /// How long the client waits for anything: longer than the slowest case (12 s), so that a hang is
 /// told apart from slowness.
@@ -67,6 +68,7 @@ pub fn head(request: &Request, body: &[u8]) -> Vec<u8> {
         head.push_str(&format!("content-length: {}\r\n", body.len()));
     }
     head.push_str("\r\n");
+    head.push_str(request.pipelined.as_deref().unwrap_or_default());
     head.into_bytes()
 }
 
@@ -170,6 +172,16 @@ async fn exchange(
         next = sending => next,
     };
     answer.sent = sent.unwrap_or_else(Instant::now);
+    if request.pipelined.is_some() {
+        let second = tokio::time::timeout(CLOSE_WATCH, wire.head()).await;
+        answer.second = second.ok().and_then(Result::ok).map(|head| head.status());
+    }
+    if answer.status == 101 {
+        return match socket::talk(wire, write, request, answer).await {
+            Some(action) => Next::Leave(action.act),
+            None => Next::Complete,
+        };
+    }
     next
 }
 
@@ -186,7 +198,7 @@ async fn read(wire: &mut Wire, request: &Request, answer: &mut Answer) -> Next {
     answer.status = head.status();
     answer.head = head.text.clone();
     answer.headers = head.headers.clone();
-    if request.method == "HEAD" || matches!(answer.status, 204 | 304) {
+    if request.method == "HEAD" || matches!(answer.status, 101 | 204 | 304) {
         return Next::Complete;
     }
     let mut body = head.body(true);

@@ -58,6 +58,20 @@ pub struct Answer {
     /// Whether the proxy closed the connection after the answer; `None`: not watched.
     pub closed: Option<bool>,
     pub http2: bool,
+    /// What came after a 101.
+    pub socket: Option<SocketSeen>,
+    /// The answer to a request that was pipelined behind this one; `None`: closed without one.
+    pub second: Option<u16>,
+}
+
+/// A WebSocket as the client saw it.
+#[derive(Clone, Debug, Default)]
+pub struct SocketSeen {
+    pub texts: Vec<String>,
+    pub first: Option<Instant>,
+    pub over: Option<Instant>,
+    /// The code of the close frame; `None`: the connection broke without one.
+    pub close: Option<u16>,
 }
 
 impl Answer {
@@ -77,6 +91,8 @@ impl Answer {
             reused: false,
             closed: None,
             http2: false,
+            socket: None,
+            second: None,
         }
     }
 
@@ -103,6 +119,14 @@ impl Answer {
     pub fn show(&self) -> String {
         let mut text = format!("< {}", self.head.trim_end().replace('\n', "\n< "));
         text.push_str(&format!("\n{}", excerpt(&self.body, 1500)));
+        if let Some(socket) = &self.socket {
+            let texts = socket.texts.join("\n");
+            text.push_str(&format!(
+                "{}\nclose {:?}",
+                excerpt(texts.as_bytes(), 1500),
+                socket.close
+            ));
+        }
         text.push_str(&format!(
             "\n= {:?} after {} ms, {} bytes of body",
             self.ending,

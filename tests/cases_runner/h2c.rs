@@ -57,6 +57,12 @@ async fn exchange(
     for (name, value) in lines.filter(|(name, _)| *name != "host") {
         head = head.header(name, value);
     }
+    if request.method == "CONNECT" {
+        if client.is_extended_connect_protocol_enabled() {
+            return Err("SETTINGS_ENABLE_CONNECT_PROTOCOL is advertised".into());
+        }
+        head = head.extension(h2::ext::Protocol::from_static("websocket"));
+    }
     let head = head.body(()).map_err(|e| e.to_string())?;
     let (coming, mut sending) = client
         .send_request(head, body.is_empty())
@@ -69,6 +75,8 @@ async fn exchange(
     answer.sent = Instant::now();
     let response = match coming.await {
         Ok(response) => response,
+        // A stream that is reset before any head is a clean refusal of a CONNECT.
+        Err(e) if request.method == "CONNECT" && e.is_reset() => return Ok(Ending::Clean),
         Err(e) => return Ok(Ending::Broken(e.to_string())),
     };
     answer.status = response.status().as_u16();

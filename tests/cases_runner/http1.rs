@@ -254,7 +254,7 @@ pub fn frames(stream: &[u8]) -> Vec<Frame> {
 }
 
 /// A frame without an event line is named by the `type` in its data.
-fn named(event: String, data: &str) -> String {
+pub fn named(event: String, data: &str) -> String {
     if !event.is_empty() {
         return event;
     }

@@ -16,10 +16,7 @@ pub const LATER: [(&str, &str); 4] = [
         "contrast",
         "sessions avoiding a pair that refused them are not built yet",
     ),
-    (
-        "websocket",
-        "the socket proxy is not built yet; the runner's socket side comes with it",
-    ),
+    ("websocket", "the socket proxy is not built yet"),
 ];
 
 /// Why a group is not judged yet.

@@ -30,5 +30,6 @@ pub mod player;
 pub mod process;
 pub mod report;
 pub mod script;
+pub mod socket;
 pub mod special;
 pub mod variants;

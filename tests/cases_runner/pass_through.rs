@@ -50,17 +50,25 @@ async fn forward(client: TcpStream, upstream: SocketAddr, auth: &str) -> std::io
     let (read, mut back) = client.into_split();
     let mut wire = Wire::new(read);
     let head = wire.head().await?;
-    let mut server = TcpStream::connect(upstream).await?;
+    let server = TcpStream::connect(upstream).await?;
+    let (mut answers, mut forth) = server.into_split();
     let lines = head.text.trim_end().split("\r\n");
     let kept = lines.filter(|line| !line.to_lowercase().starts_with("authorization:"));
-    let head_text = kept.collect::<Vec<_>>().join("\r\n");
-    server
-        .write_all(format!("{head_text}\r\nauthorization: {auth}\r\n\r\n").as_bytes())
+    let head = kept.collect::<Vec<_>>().join("\r\n");
+    forth
+        .write_all(format!("{head}\r\nauthorization: {auth}\r\n\r\n").as_bytes())
         .await?;
-    let mut body = head.body(false);
-    while let Some(piece) = wire.piece(&mut body).await? {
-        server.write_all(&piece).await?;
-    }
-    tokio::io::copy(&mut server, &mut back).await?;
+    forth.write_all(&wire.buffer).await?;
+    // The answer's end ends it all; until then both sides may speak, as sockets do.
+    tokio::select! {
+        copied = tokio::io::copy(&mut answers, &mut back) => copied?,
+        error = async {
+            let copied = tokio::io::copy(&mut wire.stream, &mut forth).await;
+            match copied {
+                Err(error) => error,
+                Ok(_) => std::future::pending().await,
+            }
+        } => return Err(error),
+    };
     back.shutdown().await
 }

@@ -19,6 +19,7 @@ use super::exchange::{Received, values};
 use super::format::{Attempt, Case, Response};
 use super::http1::{Head, Wire};
 use super::script::{self, Step};
+use super::socket;
 
 /// The longest that an upstream holds a connection open: far above every case's own limit.
 const HOLD: Duration = Duration::from_secs(60);
@@ -204,6 +205,12 @@ async fn serve(stage: Arc<Stage>, stream: TcpStream) {
             start: Instant::now(),
             wire: &mut wire,
         };
+        if response.ws_frames.is_some() {
+            // Whatever it returns, the connection is over.
+            let _ = play.socket(&response, &head, &mut write).await;
+            finish(play, write, response.end.how == "rst").await;
+            return;
+        }
         if play.answer(&response, &steps, &mut write).await.is_none() {
             let reset = response.end.how == "rst";
             finish(play, write, reset).await;
@@ -301,6 +308,47 @@ impl Play<'_> {
                 }
                 (how == "keepalive").then_some(())
             }
+        }
+    }
+
+    /// Plays the socket behind a 101: its times count from the client's first message.
+    async fn socket(
+        &mut self,
+        response: &Response,
+        request: &Head,
+        write: &mut OwnedWriteHalf,
+    ) -> Option<()> {
+        let key = values(&request.headers, "sec-websocket-key")
+            .first()
+            .copied()?;
+        let scripted = response.head.as_deref()?.trim_end().split("\r\n");
+        let kept = scripted.filter(|line| !line.starts_with("sec-websocket-accept"));
+        let head = kept.collect::<Vec<_>>().join("\r\n");
+        let accept = socket::accept(key);
+        let head = format!("{head}\r\nsec-websocket-accept: {accept}\r\n\r\n");
+        write.write_all(head.as_bytes()).await.ok()?;
+        let Ok(message) = socket::read(self.wire).await else {
+            self.gone();
+            return None;
+        };
+        self.stage
+            .note(self.at, |r| r.body_len = message.payload.len());
+        self.start = Instant::now();
+        for step in script::socket_steps(response).ok()? {
+            self.wait(step.at).await?;
+            write
+                .write_all(&socket::text(&step.bytes, false))
+                .await
+                .ok()?;
+            self.stage.note(self.at, |r| r.written.push(Instant::now()));
+        }
+        match response.end.how.split(' ').collect::<Vec<_>>().as_slice() {
+            ["close", code, ..] => {
+                let code = code.parse().unwrap_or(1000);
+                write.write_all(&socket::close(code, false)).await.ok()
+            }
+            ["hold"] => self.wait(HOLD).await,
+            _ => Some(()),
         }
     }
 

@@ -90,6 +90,42 @@ pub fn head(head: &str) -> Vec<u8> {
         .into_bytes()
 }
 
+/// A message that the client sends over a socket: a text, or `response_create_padded`.
+pub fn message(message: &serde_json::Value) -> Result<Vec<u8>, String> {
+    if let Some(text) = message.as_str() {
+        return Ok(text.as_bytes().to_vec());
+    }
+    if message["gen"] != "response_create_padded" {
+        return Err(format!("no generator for {message}"));
+    }
+    let total = message["total_bytes"].as_u64().unwrap_or(0) as usize;
+    let (before, after) = (
+        r#"{"type":"response.create","model":"gpt-5.6-sol","stream":true,"input":[{"role":"user","content":""#,
+        r#""}]}"#,
+    );
+    let pad = total
+        .checked_sub(before.len() + after.len())
+        .ok_or("total_bytes is too small")?;
+    Ok([before.as_bytes(), &vec![b'x'; pad], after.as_bytes()].concat())
+}
+
+/// The messages of an upstream's socket, as steps.
+pub fn socket_steps(response: &Response) -> Result<Vec<Step>, String> {
+    let frames = response.ws_frames.iter().flatten();
+    frames
+        .map(|frame| {
+            let text = frame["text"]
+                .as_str()
+                .ok_or("a socket message has a text")?;
+            let at = Duration::from_millis(frame["at_ms"].as_u64().unwrap_or(0));
+            Ok(Step {
+                at,
+                bytes: text.as_bytes().to_vec(),
+            })
+        })
+        .collect()
+}
+
 /// The body that the client sends.
 pub fn request_body(request: &Request) -> Result<Vec<u8>, String> {
     if let Some(spec) = &request.body_gen {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Evidence, Findings, allows, body};
+use super::{Evidence, Findings, allows, body, socket};
 use crate::cases_runner::exchange::{Answer, Ending, values};
 use crate::cases_runner::format::{ClientExpect, HeadersExpect};
 use crate::cases_runner::http1::{find, frames};
@@ -105,10 +105,18 @@ fn against(expect: &ClientExpect, answer: &Answer, at: &Evidence<'_>, findings: 
         let told = format!("{} {:?}", answer.status, answer.ending);
         findings.check(fine, "one_of", "one of the forms that the case lists", told);
     }
-    if expect.ws.is_some() || expect.second_response.is_some() {
-        findings.unknown(
-            "websocket",
-            "frames of a socket: built with the socket proxy",
+    if let Some(ws) = &expect.ws {
+        socket::judge(ws, answer, at, findings);
+    }
+    if let Some(sentence) = &expect.second_response {
+        // Either is right; that it is neither tunnelled nor awaited for ever is judged by the end.
+        let known = sentence == "answered by the balancer as its own request, or connection closed";
+        let told = format!("{:?}", answer.second);
+        findings.check(
+            known && answer.second != Some(101),
+            "second_response",
+            sentence,
+            told,
         );
     }
 }
@@ -245,7 +253,10 @@ fn never(sentence: &str, answer: &Answer, at: &Evidence<'_>, findings: &mut Find
             .any(|key| sent(key)),
         other => match other.trim_start_matches("status ").parse::<u16>() {
             Ok(status) => answer.status == status,
-            Err(_) => return findings.unknown("never", other),
+            Err(_) => match socket::never(other, answer, at) {
+                Some(met) => met,
+                None => return findings.unknown("never", other),
+            },
         },
     };
     findings.check(!met, "never", sentence, answer.head.clone());

@@ -10,6 +10,7 @@ mod audit;
 mod body;
 mod exclusions;
 mod metrics;
+mod socket;
 
 use std::time::Instant;
 
