@@ -3,8 +3,21 @@
 //! Nothing in this folder does I/O, has a clock of its own or imports a sibling: bytes and times come
 //! in, decisions go out. `edge` feeds it and acts on what it says.
 
+pub mod ask;
+pub mod coding;
 pub mod dialect;
+pub mod facts;
+pub mod frame;
+pub mod gate;
+mod json;
+mod kind;
 pub mod policy;
+pub mod retry_after;
+pub mod rewrite;
+pub mod rules;
+pub mod sse;
+pub mod stream;
+pub mod usage;
 pub mod verdict;
 
 pub use dialect::{Dialect, Endpoint};

@@ -1,1 +1,218 @@
-//! The YAML configuration.
+//! From an operator's YAML to values that are correct by type.
+//!
+//! Everything that can be wrong with a configuration is found here, before a socket is bound, and is
+//! said with file, line, column and the mend. Nothing unchecked leaves: the rest of berth gets
+//! addresses, durations, globs and policies, never text to parse again.
+//!
+//! The way is: text -> [`yaml`] -> raw structs with places ([`raw`], [`field`]) -> specs (one module
+//! per section), with one [`problem::Report`] that collects what is wrong on the way. Values are
+//! checked all at once; only a wrong shape (an unknown key, a list where keys belong) ends the
+//! reading at the first problem, since what stands below it cannot be understood.
+//!
+//! Secrets are named here and read elsewhere. Messages never repeat text of the file, except keys and
+//! names that passed their check, because a value may be a secret in the wrong place.
+//!
+//! Why this YAML parser: `docs/decisions/0001-yaml-parser.md`. Every key: `docs/configuration.md`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use crate::admission;
+use crate::edge::spec::{Limits, Listener, Process, RouteSpec, UpstreamSpec};
+use crate::observe::spec::{AdminSpec, AuditSpec};
+use crate::pool::CredentialSpec;
+
+mod field;
+mod later;
+mod leaf;
+mod policy;
+mod problem;
+mod process;
+mod raw;
+mod route;
+mod secret;
+mod upstream;
+mod url;
+mod yaml;
+
+#[cfg(test)]
+mod tests;
+
+pub use problem::{Place, Problem, Problems};
+
+use field::{Placed, Slot};
+use problem::Report;
+use upstream::{Credentials, Upstreams};
+
+/// A whole configuration, checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The process itself.
+    pub process: Process,
+    /// Where clients connect; never empty.
+    pub listeners: Vec<Listener>,
+    /// The admin listener.
+    pub admin: Option<AdminSpec>,
+    /// By name; never empty.
+    pub upstreams: BTreeMap<String, UpstreamSpec>,
+    /// In the order of the file; never empty. Each one's upstream is in `upstreams`.
+    pub credentials: Vec<CredentialSpec>,
+    /// In the order of the file; never empty. Each one's credentials are in `credentials` and of one
+    /// dialect.
+    pub routes: Vec<RouteSpec>,
+    /// The admission policy.
+    pub policy: admission::Policy,
+    /// Limits on clients and memory.
+    pub limits: Limits,
+    /// Whether answers tell attempts and credential.
+    pub disclose: bool,
+    /// The audit log.
+    pub audit: Option<AuditSpec>,
+    /// What an operator should know, though nothing is wrong.
+    pub warnings: Vec<Problem>,
+}
+
+/// What `berth check` says of a good configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Listening addresses, the admin's not counted.
+    pub listeners: usize,
+    /// Upstreams.
+    pub upstreams: usize,
+    /// Credentials.
+    pub credentials: usize,
+    /// Routes.
+    pub routes: usize,
+    /// What an operator should know, though nothing is wrong.
+    pub warnings: Vec<Problem>,
+}
+
+/// Reads and checks the configuration at `path`.
+pub fn load(path: &Path) -> Result<Config, Problems> {
+    let name = path.to_string_lossy();
+    let fail = |text: String| Err(Report::new(&name).fail(Place::START, text));
+    let mut bytes = Vec::new();
+    // One byte more than allowed, so that `parse` can tell; a pipe or device must not fill the memory.
+    let most = yaml::MAX_FILE as u64 + 1;
+    let read = File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes));
+    if let Err(error) = read {
+        return fail(format!("the file cannot be read: {error}"));
+    }
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => parse(&name, text),
+        // A file cut at the limit may end inside a character.
+        Err(_) if bytes.len() > yaml::MAX_FILE => fail(yaml::TOO_LARGE.to_owned()),
+        Err(error) => Err(Report::new(&name).fail(
+            place_after(&bytes, error.valid_up_to()),
+            "the file is not UTF-8 here; save it as UTF-8",
+        )),
+    }
+}
+
+/// Checks the configuration `text`; `file_name` is for the messages.
+pub fn parse(file_name: &str, text: &str) -> Result<Config, Problems> {
+    let (file, mut report) = yaml::read(text, Report::new(file_name))?;
+    let config = build(file, &mut report);
+    let (config, warnings) = report.finish(config)?;
+    Ok(Config { warnings, ..config })
+}
+
+/// What `berth check` needs: the counts and the warnings, or the problems.
+pub fn check_text(path: &Path) -> Result<Summary, Problems> {
+    load(path).map(|config| Summary {
+        listeners: config.listeners.len(),
+        upstreams: config.upstreams.len(),
+        credentials: config.credentials.len(),
+        routes: config.routes.len(),
+        warnings: config.warnings,
+    })
+}
+
+/// The JSON Schema of the file, for editors.
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(raw::File).to_value()
+}
+
+/// Builds what can be built. If `report` has a problem afterwards, the result is not complete.
+fn build(file: raw::File, report: &mut Report) -> Config {
+    later::refuse(&file, report);
+    let listeners = process::listeners(file.listeners, report);
+    let upstreams = upstream::upstreams(file.upstreams, report);
+    let credentials = upstream::credentials(file.credentials, &upstreams, report);
+    let routes = route::routes(file.routes, &credentials, &upstreams, report);
+    warn_of_unused(&upstreams, &credentials, &routes, report);
+    Config {
+        process: process::process(file.process.or_empty().value, report),
+        admin: Some(process::admin(file.admin, &listeners, report)),
+        listeners,
+        upstreams: upstreams.usable,
+        credentials: credentials.usable.into_iter().map(|c| c.value).collect(),
+        routes,
+        policy: policy::policy(file.admission.or_empty().value, report),
+        limits: process::limits(file.limits.or_empty().value, report),
+        disclose: file.disclose.or(false, report),
+        audit: process::audit(file.audit, report),
+        warnings: Vec::new(),
+    }
+}
+
+fn warn_of_unused(
+    upstreams: &Upstreams,
+    credentials: &Credentials,
+    routes: &[RouteSpec],
+    report: &mut Report,
+) {
+    let used: BTreeSet<_> = routes.iter().flat_map(|route| &route.credentials).collect();
+    for Placed { at, value } in &credentials.usable {
+        if !used.contains(&value.id) {
+            report.warning(*at, format!("no route uses the credential `{}`", value.id));
+        }
+    }
+    let used: BTreeSet<_> = credentials
+        .usable
+        .iter()
+        .map(|c| &c.value.upstream)
+        .collect();
+    for name in upstreams.usable.keys().filter(|name| !used.contains(name)) {
+        report.warning(
+            Place::START,
+            format!("no credential is of the upstream `{name}`"),
+        );
+    }
+}
+
+/// A whole number within `range`.
+fn number<T: TryFrom<u64> + Copy>(
+    key: &str,
+    slot: Slot<u64>,
+    default: T,
+    range: RangeInclusive<u64>,
+    report: &mut Report,
+) -> T {
+    let Some(Placed { at, value }) = slot.take(report) else {
+        return default;
+    };
+    match T::try_from(value) {
+        Ok(number) if range.contains(&value) => number,
+        _ => {
+            report.problem(
+                at,
+                format!("`{key}` is {} to {}", range.start(), range.end()),
+            );
+            default
+        }
+    }
+}
+
+/// The place of the byte at `index`; the bytes before it are text.
+fn place_after(bytes: &[u8], index: usize) -> Place {
+    let before = String::from_utf8_lossy(bytes.get(..index).unwrap_or_default());
+    let last = before.rsplit('\n').next().unwrap_or_default();
+    Place {
+        line: before.matches('\n').count() as u64 + 1,
+        column: last.chars().count() as u64 + 1,
+    }
+}

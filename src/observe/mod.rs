@@ -1,3 +1,21 @@
 //! The trail: audit, metrics, admin. It is told; it never decides.
+//!
+//! The edge fills a [`record::Record`] while it serves a request and hands it to
+//! [`trail::Trail::finished`] at the end; nothing here can refuse, delay or fail that request. What
+//! the pool is at a moment comes as a [`snapshot::Snapshot`] from whoever implements
+//! [`admin::Control`], so that this folder knows neither the edge nor the pool's inside.
 
+pub mod admin;
+pub mod audit;
+pub mod ids;
+pub mod metrics;
+pub mod models;
+pub mod record;
+pub mod safe;
+mod scrape;
+pub mod snapshot;
 pub mod spec;
+pub mod status;
+pub mod trail;
+pub mod window;
+pub mod words;

@@ -1,5 +1,37 @@
 //! The credentials: what each is, whether it takes a request now, and which one is chosen.
+//!
+//! [`Pool`] is asked once per attempt and answers with a [`Lease`] or with why there is none. What
+//! an attempt came to is told to its lease; everything that follows for the credential follows from
+//! that. Times come in as arguments, so a test can live through a month in a millisecond; the only
+//! I/O is the reading of secrets. Scores and sessions are not here: they order the candidates, while
+//! this module says who is a candidate at all.
 
+mod balance;
+mod choice;
+mod credential;
+mod exclusion;
+mod lease;
+mod memory;
+mod retry_budget;
+mod secret;
 pub mod spec;
 
+pub use choice::{
+    Ask, Choice, MAX_CREDENTIALS, MAX_WEIGHT, NoneReason, PairView, Pool, PoolError, RouteIndex,
+    RouteMembers, SecretChanges, Why,
+};
+pub use credential::{Credential, CredentialIndex, CredentialSecretError, Secrets};
+pub use exclusion::{Basis, MAX_MODELS, Stated};
+pub use lease::Lease;
+pub use memory::{Full, MemoryBudget, Reservation};
+pub use retry_budget::RetryWindow;
+pub use secret::{SecretError, read_secret};
 pub use spec::{Balance, CredentialId, CredentialSpec, HeaderSource, ModelPatterns, SecretSource};
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks `mutex`, also after a panic elsewhere: every critical section in this module leaves plain
+/// values that are whole between any two statements, so poisoning would only spread the damage.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -83,7 +83,7 @@ fn met(sentence: &str, books: &Books) -> Option<bool> {
             .first()
             .is_some_and(|attempt| attempt["committed"] != true),
         "committed=true, no_failover_reason=output_started, upstream code server_is_overloaded kept in the record" => {
-            committed && code_kept
+            committed && code_kept && blocked == "output_started"
         }
         "committed=true, bytes, no terminal event" => committed && bytes_out,
         "original code kept in the record" => code_kept,
@@ -111,10 +111,8 @@ fn met(sentence: &str, books: &Books) -> Option<bool> {
         "phase=bootstrap, no further attempt" => gone && !committed && attempts(last).len() == 1,
         "phase=streaming, bytes_sent > 0" => gone && bytes_out,
         "phase=request_body" => gone && !committed,
-        // The limit's own name in the contract is what it limits.
-        "commit_reason=hold_limit" => last["commit_reason"] == "bytes",
+        "commit_reason=hold_limit" => last["commit_reason"] == "hold_limit",
         "no_failover_reason=previous_response_id" => blocked == "previous_response_id",
-        "no_failover_reason=body_not_replayable" => !blocked.is_empty(),
         "token value is never logged (hash at most)" => !books.audit_text.contains("ts-opaque"),
         _ => return None,
     })
@@ -136,10 +134,8 @@ fn tells(story: &str, line: &Value) -> bool {
             let verdict = attempt["verdict"].as_str().unwrap_or_default();
             attempt["credential"] == *config::id(label) && verdicts(outcome).contains(&verdict)
         });
-    same && rest
-        .into_iter()
-        .all(|part| match part.strip_prefix("no_failover_reason=") {
-            Some(_) => !line["blocked"].is_null(),
-            None => false,
-        })
+    same && rest.into_iter().all(|part| {
+        part.strip_prefix("no_failover_reason=")
+            .is_some_and(|reason| line["blocked"] == *reason)
+    })
 }

@@ -80,7 +80,11 @@ pub fn judge(evidence: &Evidence<'_>, books: &Books, findings: &mut Findings) {
         if exclusion.basis.is_some() {
             findings.skip("cooldown: basis");
         }
-        let found = excluded.iter().find(|pair| covers(pair, exclusion));
+        // The entry that says for how long; a pair below an excluded credential may not.
+        let covering = || excluded.iter().filter(|pair| covers(pair, exclusion));
+        let found = covering()
+            .find(|pair| pair["left_ms"].is_i64() || pair["left_ms"].is_u64())
+            .or(covering().next());
         findings.check(found.is_some(), ASPECT, &format!("{exclusion:?}"), told());
         let Some(left) = found.map(|pair| pair["left_ms"].as_i64()) else {
             continue;

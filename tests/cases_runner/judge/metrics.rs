@@ -6,9 +6,10 @@
 //! | `failover{from,to,reason}` | `berth_failovers_total{reason}`, summed: it has no `from`, `to` |
 //! | `request{outcome}` | `berth_requests_total{outcome}` |
 //! | `code_rewritten{from,to}` | `berth_rewrites_total{from,to}` |
-//! | `failover_blocked{reason}`, `replay_skipped{}` | `berth_failover_blocked_total{reason}` |
+//! | `failover_blocked{reason}` | `berth_failover_blocked_total{reason}` |
+//! | `replay_skipped{}` | `berth_failover_blocked_total{reason=body_not_replayable}` |
 //! | `terminal_synthesised{}` | `berth_terminals_synthesised_total`, any dialect label |
-//! | `bootstrap_overflow{}` | `berth_commits_total{reason=bytes}` |
+//! | `bootstrap_overflow{}` | `berth_commits_total{reason=hold_limit}` |
 //! | `credential_state{state=auth_failed}` | `berth_pair_state{state=rejected}` |
 //!
 //! The rest has no counterpart and is skipped by name.
@@ -181,10 +182,13 @@ fn mapped<'a>(name: &str, labels: &'a Labels) -> Option<(&'static str, Wanted<'a
             wanted.push(("reason".to_owned(), vec![get("reason")?]));
             "berth_failover_blocked_total"
         }
-        "replay_skipped" => "berth_failover_blocked_total",
+        "replay_skipped" => {
+            wanted.push(("reason".to_owned(), vec!["body_not_replayable"]));
+            "berth_failover_blocked_total"
+        }
         "terminal_synthesised" => "berth_terminals_synthesised_total",
         "bootstrap_overflow" => {
-            wanted.push(("reason".to_owned(), vec!["bytes"]));
+            wanted.push(("reason".to_owned(), vec!["hold_limit"]));
             "berth_commits_total"
         }
         "credential_state" => {

@@ -1,0 +1,430 @@
+//! The gate: an answer's opening is held until it proves to be one.
+//!
+//! ```text
+//!            neutral              output, complete, limit
+//!   Hold ───────────────▶ Hold ──────────────────────────▶ Commit   (stream.rs takes over)
+//!     │                     │
+//!     │ error               └─────────── failed ─────────▶ Refuse   (the attempt is dropped)
+//!     ▼                                                       ▲
+//!   AwaitTerminal ───── failed, end, give_up_waiting ─────────┘
+//! ```
+//!
+//! The problem: upstreams say 200, open a stream, and refuse inside it. The promise: no byte leaves
+//! before [`Step::Commit`], every byte held is in [`Gate::into_held`] in the order it came, and what
+//! was refused never leaves. Refused: looking at the first chunk only, which `response.created`
+//! defeats, and matching on raw bytes, which a quoted prompt defeats.
+//!
+//! Limits: the bytes held (`hold.max_bytes`). Times are the caller's: it owns the clock.
+
+use bytes::{Bytes, BytesMut};
+
+use super::dialect::{Dialect, Endpoint};
+use super::facts::Facts;
+use super::frame::{Meaning, meaning};
+use super::rules::{Evidence, Ruling, rule_on};
+use super::sse::{Event, Splitter};
+use super::verdict::Shape;
+
+/// What an answer's head says about its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Media {
+    /// `text/event-stream`.
+    Stream,
+    /// JSON.
+    Json,
+    /// HTML.
+    Page,
+    /// Something else.
+    Other,
+    /// Nothing, or `text/plain`, which is used for anything: the first byte tells.
+    Unstated,
+}
+
+/// What the gate has to know about the answer's head.
+#[derive(Clone, Copy, Debug)]
+pub struct AnswerHead {
+    /// Its status.
+    pub status: u16,
+    /// What its body is.
+    pub media: Media,
+    /// A challenge of the edge in front of the upstream.
+    pub challenge: bool,
+    /// Its rate-limit headers say that a quota's window is used up.
+    pub spent: bool,
+    /// There is no body: the answer to a HEAD, a 204, a 304.
+    pub bodiless: bool,
+}
+
+/// Why a stream was let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CommitReason {
+    /// Output began.
+    Output,
+    /// The whole answer is there.
+    Complete,
+    /// More bytes than may be held.
+    HoldLimit,
+    /// More time than may be held; decided by the caller.
+    HoldTimeout,
+    /// Nothing that berth reads.
+    Opaque,
+    /// An error that no other credential would change; decided by the caller.
+    PassedOn,
+}
+
+/// A refusal, with what it stands on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refusal {
+    /// What it means, by which rule.
+    pub ruling: Ruling,
+    /// Where it was written.
+    pub shape: Shape,
+    /// What it says.
+    pub facts: Facts,
+}
+
+/// What to do after a piece of the answer.
+#[derive(Debug, PartialEq)]
+pub enum Step {
+    /// Wait for more.
+    Hold,
+    /// Wait for more, but not longer than [`TERMINAL_WAIT`] from the first such step on: an error
+    /// came, and the frame that ends the stream should follow.
+    AwaitTerminal,
+    /// Let everything held go.
+    Commit(CommitReason),
+    /// Drop everything held.
+    Refuse(Box<Refusal>),
+}
+
+/// How long an `error` frame waits for its `response.failed`. Chosen: they come in one packet as a
+/// rule, and half a second is not noticed.
+pub const TERMINAL_WAIT: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// One attempt's answer, held.
+#[derive(Debug)]
+pub struct Gate {
+    endpoint: Endpoint,
+    dialect: Dialect,
+    head: AnswerHead,
+    reader: Reader,
+    held: Vec<Bytes>,
+    held_bytes: usize,
+    held_frames: usize,
+    max_bytes: usize,
+}
+
+#[derive(Debug)]
+enum Reader {
+    /// No byte has told yet what the body is.
+    Sniffing,
+    /// Frames of an event stream.
+    Frames(Frames),
+    /// One document, judged at its end.
+    Document { page: bool },
+    /// Nothing to read.
+    Nothing,
+}
+
+#[derive(Debug, Default)]
+struct Frames {
+    splitter: Splitter,
+    unfinished: BytesMut,
+    seen: usize,
+    error: Option<Facts>,
+}
+
+impl Gate {
+    /// A gate for an answer of which only the head is known. `streamed` says that the request asked
+    /// for a stream. What the head alone decides is the first step.
+    pub fn new(
+        endpoint: Endpoint,
+        dialect: Dialect,
+        head: AnswerHead,
+        streamed: bool,
+        max_bytes: usize,
+    ) -> (Gate, Step) {
+        let failed = head.status >= 400;
+        let reader = match head.media {
+            _ if head.bodiless && !failed => Reader::Nothing,
+            _ if failed => Reader::Document {
+                page: head.media == Media::Page || head.challenge,
+            },
+            _ if endpoint == Endpoint::Other => Reader::Nothing,
+            Media::Stream => Reader::Frames(Frames::default()),
+            Media::Json => Reader::Document { page: false },
+            Media::Page => Reader::Document { page: true },
+            Media::Unstated => Reader::Sniffing,
+            Media::Other if streamed => Reader::Sniffing,
+            Media::Other => Reader::Nothing,
+        };
+        let step = match reader {
+            Reader::Nothing if head.bodiless => Step::Commit(CommitReason::Complete),
+            Reader::Nothing => Step::Commit(CommitReason::Opaque),
+            _ => Step::Hold,
+        };
+        let gate = Gate {
+            endpoint,
+            dialect,
+            head,
+            reader,
+            held: Vec::new(),
+            held_bytes: 0,
+            held_frames: 0,
+            max_bytes,
+        };
+        (gate, step)
+    }
+
+    /// A piece of the body arrived.
+    pub fn push(&mut self, mut piece: Bytes) -> Step {
+        if piece.is_empty() {
+            return self.waiting();
+        }
+        self.held_bytes += piece.len();
+        self.held.push(piece.clone());
+        if matches!(self.reader, Reader::Sniffing) {
+            self.sniff();
+            // A byte order mark may have come in pieces before this one.
+            piece = self.held.concat().into();
+        }
+        let step = match &mut self.reader {
+            Reader::Frames(frames) => {
+                let step = frames.push(piece, self.endpoint);
+                self.held_frames = frames.seen;
+                self.ruled(step)
+            }
+            Reader::Sniffing | Reader::Document { .. } => Step::Hold,
+            Reader::Nothing => Step::Commit(CommitReason::Opaque),
+        };
+        match step {
+            Step::Hold | Step::AwaitTerminal if self.held_bytes > self.max_bytes => {
+                if self.head.status >= 400 {
+                    self.refuse_document()
+                } else {
+                    Step::Commit(CommitReason::HoldLimit)
+                }
+            }
+            step => step,
+        }
+    }
+
+    /// The body ended, cleanly.
+    pub fn end(&mut self) -> Step {
+        match &mut self.reader {
+            Reader::Frames(frames) => {
+                let step = frames.end(self.endpoint);
+                self.held_frames = frames.seen;
+                self.ruled(step)
+            }
+            Reader::Sniffing | Reader::Document { .. } => self.judge_document(),
+            Reader::Nothing => Step::Commit(CommitReason::Complete),
+        }
+    }
+
+    /// [`TERMINAL_WAIT`] is over: the error that was waiting is the refusal.
+    pub fn give_up_waiting(&mut self) -> Step {
+        match &mut self.reader {
+            Reader::Frames(frames) => match frames.error.take() {
+                Some(facts) => self.refuse(facts, Shape::Sse, self.head.status),
+                None => Step::Hold,
+            },
+            _ => Step::Hold,
+        }
+    }
+
+    /// Everything held, in the order it came.
+    pub fn into_held(self) -> Vec<Bytes> {
+        self.held
+    }
+
+    /// How many bytes are held.
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    /// How many whole frames have been read.
+    pub fn held_frames(&self) -> usize {
+        self.held_frames
+    }
+
+    fn waiting(&self) -> Step {
+        match &self.reader {
+            Reader::Frames(frames) if frames.error.is_some() => Step::AwaitTerminal,
+            _ => Step::Hold,
+        }
+    }
+
+    /// Decides what the body is by its first byte that is not white space.
+    fn sniff(&mut self) {
+        let bytes = self.held.iter().flat_map(|piece| piece.iter().copied());
+        let mark = |b: &u8| b"\xef\xbb\xbf".contains(b);
+        let first = bytes
+            .into_iter()
+            .find(|b| !b.is_ascii_whitespace() && !mark(b));
+        self.reader = match first {
+            None => return,
+            Some(b'{' | b'[') => Reader::Document { page: false },
+            Some(b'<') => Reader::Document { page: true },
+            Some(_) => Reader::Frames(Frames::default()),
+        };
+    }
+
+    fn judge_document(&mut self) -> Step {
+        let page = matches!(self.reader, Reader::Document { page: true });
+        if self.head.status >= 400 || page {
+            return self.refuse_document();
+        }
+        match Facts::of_failed_document(&self.held.concat()) {
+            Some(facts) => self.refuse(facts, Shape::Json200, self.head.status),
+            None => Step::Commit(CommitReason::Complete),
+        }
+    }
+
+    fn refuse_document(&mut self) -> Step {
+        let body = self.held.concat();
+        let facts = facts_of_error(&body);
+        let starts_like_a_page = body.trim_ascii_start().first() == Some(&b'<');
+        if starts_like_a_page {
+            self.reader = Reader::Document { page: true };
+        }
+        self.refuse(facts, Shape::of_status(self.head.status), self.head.status)
+    }
+
+    /// Turns the frames' meaning into a step.
+    fn ruled(&mut self, step: FrameStep) -> Step {
+        match step {
+            FrameStep::Hold => self.waiting(),
+            FrameStep::Commit => Step::Commit(CommitReason::Output),
+            FrameStep::Failed(facts) => self.refuse(facts, Shape::Sse, self.head.status),
+            FrameStep::EndedWithoutAnswer => Step::Refuse(Box::new(Refusal {
+                ruling: Ruling {
+                    verdict: super::Verdict::Transient,
+                    rule: "ended_without_answer",
+                },
+                shape: Shape::Sse,
+                facts: Facts::default(),
+            })),
+        }
+    }
+
+    fn refuse(&self, facts: Facts, shape: Shape, status: u16) -> Step {
+        let page = matches!(self.reader, Reader::Document { page: true });
+        Step::Refuse(Box::new(refusal(
+            facts,
+            shape,
+            status,
+            self.dialect,
+            page,
+            self.head.spent,
+        )))
+    }
+}
+
+/// The refusal that some facts make.
+pub fn refusal(
+    facts: Facts,
+    shape: Shape,
+    status: u16,
+    dialect: Dialect,
+    page: bool,
+    spent: bool,
+) -> Refusal {
+    let ruling = rule_on(&Evidence {
+        status: facts.status.unwrap_or(status),
+        dialect,
+        code: facts.code.as_deref(),
+        kind: facts.kind.as_deref(),
+        message: facts.message.as_deref(),
+        page,
+        spent: spent || facts.resets_in.is_some() || facts.resets_at.is_some(),
+    });
+    Refusal {
+        ruling,
+        shape,
+        facts,
+    }
+}
+
+enum FrameStep {
+    Hold,
+    Commit,
+    Failed(Facts),
+    EndedWithoutAnswer,
+}
+
+impl Frames {
+    fn push(&mut self, mut piece: Bytes, endpoint: Endpoint) -> FrameStep {
+        while let Some(end) = self.splitter.next_end(&piece) {
+            let rest = piece.split_off(end);
+            let frame = self.finish(std::mem::replace(&mut piece, rest));
+            match self.take(&frame, endpoint) {
+                FrameStep::Hold => {}
+                decided => return decided,
+            }
+        }
+        self.unfinished.extend_from_slice(&piece);
+        FrameStep::Hold
+    }
+
+    /// At the end an unfinished frame counts: a vendor's last frame may lack its empty line.
+    fn end(&mut self, endpoint: Endpoint) -> FrameStep {
+        let frame = self.finish(Bytes::new());
+        match self.take(&frame, endpoint) {
+            FrameStep::Hold => match self.error.take() {
+                Some(facts) => FrameStep::Failed(facts),
+                None => FrameStep::EndedWithoutAnswer,
+            },
+            decided => decided,
+        }
+    }
+
+    fn finish(&mut self, last: Bytes) -> Bytes {
+        if self.unfinished.is_empty() {
+            return last;
+        }
+        self.unfinished.extend_from_slice(&last);
+        self.unfinished.split().freeze()
+    }
+
+    fn take(&mut self, frame: &[u8], endpoint: Endpoint) -> FrameStep {
+        let first = self.seen == 0;
+        if !frame.is_empty() {
+            self.seen += 1;
+        }
+        match meaning(endpoint, &Event::read(frame, first)) {
+            Meaning::Neutral => FrameStep::Hold,
+            Meaning::Output => FrameStep::Commit,
+            Meaning::Error(facts) => {
+                self.error = Some(facts);
+                FrameStep::Hold
+            }
+            Meaning::Failed { output: true, .. } => FrameStep::Commit,
+            Meaning::Failed { facts, .. } => FrameStep::Failed(self.more_telling(facts)),
+        }
+    }
+
+    /// Of an error and its terminal frame, the one that says more: terminal frames without a code
+    /// have been seen after errors with one.
+    fn more_telling(&mut self, last: Facts) -> Facts {
+        match self.error.take() {
+            Some(error) if last.code.is_none() && last.message.is_none() => error,
+            Some(error) if last.code.is_none() && error.code.is_some() => error,
+            _ => last,
+        }
+    }
+}
+
+/// An error body is JSON, an event stream of one event, or text.
+fn facts_of_error(body: &[u8]) -> Facts {
+    let start = body.trim_ascii_start();
+    if start.starts_with(b"event:") || start.starts_with(b"data:") {
+        if let Some(data) = Event::read(start, false).data {
+            return Facts::of_error_body(&data);
+        }
+    }
+    Facts::of_error_body(body)
+}
+
+#[cfg(test)]
+mod tests;

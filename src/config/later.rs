@@ -1,0 +1,51 @@
+//! Keys of the design that this version does not have.
+//!
+//! They are refused rather than ignored: a configuration that names `clients` must not start without
+//! checking clients. To deliver one, delete its line here and give it a raw type.
+
+use super::field::{Later, Part, Placed, Slot};
+use super::problem::Report;
+use super::raw::File;
+use crate::edge::spec::WebSocket;
+
+/// Complains about every key that is written and says something.
+pub fn refuse(file: &File, report: &mut Report) {
+    refuse_key("clients", &file.clients, report);
+    refuse_key("clients_file", &file.clients_file, report);
+    refuse_key("shared", &file.shared, report);
+    each(&file.listeners.0, |it| refuse_key("tls", &it.tls, report));
+    each(&file.routes.0, |it| {
+        refuse_key("fallback_models", &it.fallback_models, report)
+    });
+    each(&file.routes.0, |it| refuse_proxy(&it.websocket, report));
+    part(&file.admission, |it| {
+        refuse_key("admission.rules", &it.rules, report)
+    });
+}
+
+fn refuse_key(key: &str, later: &Later, report: &mut Report) {
+    if let Some(Placed { at, value: true }) = later.0 {
+        report.problem(at, format!("`{key}` is not yet in this version; remove it"));
+    }
+}
+
+fn refuse_proxy(websocket: &Slot<WebSocket>, report: &mut Report) {
+    if let Some((at, WebSocket::Proxy)) = websocket.peek() {
+        report.problem(
+            at,
+            "`websocket: proxy` is not yet in this version; use `refuse`",
+        );
+    }
+}
+
+fn part<T>(part: &Part<T>, then: impl FnOnce(&T)) {
+    if let Some(placed) = &part.0 {
+        then(&placed.value);
+    }
+}
+
+fn each<T>(list: &Option<Placed<Vec<Part<T>>>>, mut then: impl FnMut(&T)) {
+    for item in list.iter().flat_map(|placed| &placed.value) {
+        part(item, &mut then);
+    }
+}

@@ -1,0 +1,339 @@
+//! The metrics, under the names and labels of the contract.
+//!
+//! Everything about a request is counted by [`Metrics::record`] when it has ended: only then is it
+//! known whether its model is one that an upstream admits, and so may be a label. Everything about
+//! the pool is read from the snapshot of the scrape, into a registry that lives as long as it does.
+//!
+//! Words of closed sets are there with 0 from the start, since a rate needs a first value. No cache
+//! of handles lies above the `prometheus` vectors: a lookup there is one hash of the label values
+//! and one shared lock, without an allocation, and that is what a cache of ours would be.
+
+use prometheus::proto::MetricFamily;
+use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts};
+use prometheus::{Registry, TextEncoder};
+
+use super::models::ModelNames;
+use super::record::{AttemptRecord, Record};
+use super::scrape;
+use super::snapshot::Snapshot;
+use super::words::{Blocked, CommitReason, Then};
+use crate::admission::{Dialect, Verdict};
+
+/// Every metric of the process.
+pub struct Metrics {
+    registry: Registry,
+    models: ModelNames,
+    requests: IntCounterVec,
+    attempts: IntCounterVec,
+    refusals: IntCounterVec,
+    failovers: IntCounterVec,
+    blocked: IntCounterVec,
+    commits: IntCounterVec,
+    hold: Histogram,
+    rewrites: IntCounterVec,
+    terminals: IntCounterVec,
+    first_output: HistogramVec,
+    tokens: IntCounterVec,
+    rule_hits: IntCounterVec,
+}
+
+impl Metrics {
+    /// All at zero. Fails only where a name or label here is malformed or there twice.
+    pub fn new(version: &str) -> Result<Metrics, prometheus::Error> {
+        let registry = Registry::new();
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            let vec = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(vec.clone()))?;
+            Ok::<_, prometheus::Error>(vec)
+        };
+        let build = IntGaugeVec::new(Opts::new("berth_build_info", "The version."), &["version"])?;
+        build.get_metric_with_label_values(&[version])?.set(1);
+        registry.register(Box::new(build))?;
+        let hold = Histogram::with_opts(
+            HistogramOpts::new("berth_hold_seconds", "From an attempt sent to its verdict.")
+                .buckets(SECONDS.to_vec()),
+        )?;
+        registry.register(Box::new(hold.clone()))?;
+        let first_output = HistogramVec::new(
+            HistogramOpts::new(
+                "berth_first_output_seconds",
+                "From a request to its first output.",
+            )
+            .buckets(SECONDS.to_vec()),
+            &["route"],
+        )?;
+        registry.register(Box::new(first_output.clone()))?;
+        let metrics = Metrics {
+            requests: counter(
+                "berth_requests_total",
+                "Requests that have ended.",
+                &["route", "model", "outcome"],
+            )?,
+            attempts: counter(
+                "berth_attempts_total",
+                "Attempts upstream.",
+                &["credential", "model", "verdict"],
+            )?,
+            refusals: counter(
+                "berth_refusals_total",
+                "Attempts refused for want of capacity.",
+                &["credential", "model", "shape"],
+            )?,
+            failovers: counter(
+                "berth_failovers_total",
+                "Switches to another credential, by the verdict before.",
+                &["route", "reason"],
+            )?,
+            blocked: counter(
+                "berth_failover_blocked_total",
+                "Requests that could not be tried elsewhere.",
+                &["reason"],
+            )?,
+            commits: counter(
+                "berth_commits_total",
+                "Answers let through to the client.",
+                &["reason"],
+            )?,
+            rewrites: counter(
+                "berth_rewrites_total",
+                "Error codes turned into others.",
+                &["from", "to"],
+            )?,
+            terminals: counter(
+                "berth_terminals_synthesised_total",
+                "Streams whose terminal frame was made up.",
+                &["dialect"],
+            )?,
+            tokens: counter(
+                "berth_tokens_total",
+                "Tokens used, as the answers count them.",
+                &["client", "model", "kind"],
+            )?,
+            rule_hits: counter(
+                "berth_rule_hits_total",
+                "Verdicts by the rule that decided.",
+                &["rule"],
+            )?,
+            models: ModelNames::default(),
+            hold,
+            first_output,
+            registry: registry.clone(),
+        };
+        for reason in Blocked::ALL {
+            metrics
+                .blocked
+                .get_metric_with_label_values(&[reason.as_str()])?;
+        }
+        for reason in CommitReason::ALL {
+            metrics
+                .commits
+                .get_metric_with_label_values(&[reason.as_str()])?;
+        }
+        for name in [Dialect::OpenAi, Dialect::Anthropic].map(dialect) {
+            metrics.terminals.get_metric_with_label_values(&[name])?;
+        }
+        Ok(metrics)
+    }
+
+    /// Counts everything about a finished request.
+    pub fn record(&self, record: &Record) {
+        for attempt in record
+            .attempts
+            .iter()
+            .filter(|attempt| attempt.was_admitted())
+        {
+            if let Some(model) = &attempt.model {
+                self.models.admitted(model.as_str());
+            }
+        }
+        let route = record.route.as_deref().unwrap_or("none");
+        let model = self
+            .models
+            .label(record.model.as_ref().map(|model| model.as_str()));
+        add(&self.requests, [route, model, record.outcome.as_str()], 1);
+        for attempt in &record.attempts {
+            self.attempt(attempt, route, record.commit_reason);
+        }
+        if let Some(reason) = record.blocked {
+            add(&self.blocked, [reason.as_str()], 1);
+        }
+        if let Some(reason) = record.commit_reason {
+            add(&self.commits, [reason.as_str()], 1);
+        }
+        if let Some(codes) = &record.rewrote {
+            add(&self.rewrites, [codes.from.as_str(), codes.to.as_str()], 1);
+        }
+        if let Some(of) = record.terminal_synthesised {
+            add(&self.terminals, [dialect(of)], 1);
+        }
+        if let Some(time) = record.first_output
+            && let Ok(histogram) = self.first_output.get_metric_with_label_values(&[route])
+        {
+            histogram.observe(time.as_secs_f64());
+        }
+        self.tokens(record);
+    }
+
+    /// The text for Prometheus: what was counted, and the pool as `snapshot` shows it.
+    pub fn render(&self, snapshot: &Snapshot, audit_lost: u64) -> String {
+        let mut families = self.registry.gather();
+        let of_pool = scrape::families(snapshot, &self.models, audit_lost);
+        families.extend(of_pool.unwrap_or_else(|error| {
+            log::error!("metrics of the pool left out: {error}");
+            Vec::new()
+        }));
+        families.sort_by(|a: &MetricFamily, b| a.name().cmp(b.name()));
+        let text = TextEncoder::new().encode_to_string(&families);
+        text.unwrap_or_else(|error| {
+            log::error!("metrics cannot be written: {error}");
+            String::new()
+        })
+    }
+
+    fn attempt(&self, attempt: &AttemptRecord, route: &str, commit: Option<CommitReason>) {
+        let credential = attempt.credential.0.as_str();
+        let model = self
+            .models
+            .label(attempt.model.as_ref().map(|model| model.as_str()));
+        let verdict = attempt.verdict.as_str();
+        add(&self.attempts, [credential, model, verdict], 1);
+        if let (Verdict::Capacity | Verdict::CapacityAfterCommit, Some(shape)) =
+            (attempt.verdict, attempt.shape)
+        {
+            add(&self.refusals, [credential, model, shape.as_str()], 1);
+        }
+        if attempt.then == Then::FailOver {
+            add(&self.failovers, [route, verdict], 1);
+        }
+        if let Some(rule) = &attempt.rule {
+            add(&self.rule_hits, [rule], 1);
+        }
+        if let Some(millis) = attempt.ms_to_verdict
+            && commit != Some(CommitReason::NotHeld)
+        {
+            self.hold.observe(millis as f64 / 1_000.0);
+        }
+    }
+
+    fn tokens(&self, record: &Record) {
+        let Some(usage) = record.usage else { return };
+        let client = record.client.as_deref().unwrap_or("none");
+        let model = self
+            .models
+            .label(record.answered_model().map(|model| model.as_str()));
+        let kinds = [
+            ("input", usage.input),
+            ("cached", usage.cached),
+            ("output", usage.output),
+            ("reasoning", usage.reasoning),
+        ];
+        for (kind, tokens) in kinds.into_iter().filter(|(_, tokens)| *tokens > 0) {
+            add(&self.tokens, [client, model, kind], tokens);
+        }
+    }
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// Adds to one series. The number of labels is fixed above, so a mismatch is a mistake here; it
+/// costs the count and not the request.
+fn add<const N: usize>(counter: &IntCounterVec, labels: [&str; N], by: u64) {
+    match counter.get_metric_with_label_values(&labels) {
+        Ok(series) => series.inc_by(by),
+        Err(error) => debug_assert!(false, "{error}"),
+    }
+}
+
+fn dialect(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::OpenAi => "openai",
+        Dialect::Anthropic => "anthropic",
+    }
+}
+
+/// Chosen: dense where answers begin (1 to 5 s), with an edge at the default hold limits (120 and
+/// 240 s) and at the p99 of healthy silence (94 s).
+const SECONDS: [f64; 16] = [
+    0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 60.0, 94.0, 120.0, 240.0, 600.0,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::record::Rewrote;
+    use crate::observe::record::tests::failed_over;
+    use crate::observe::safe::{SafeCode, SafeText};
+    use crate::observe::scrape::tests::pool;
+    use crate::observe::words::Outcome;
+
+    fn value(text: &str, series: &str) -> Option<f64> {
+        let line = text
+            .lines()
+            .find(|line| line.rsplit_once(' ').is_some_and(|(s, _)| s == series))?;
+        line.rsplit_once(' ')?.1.parse().ok()
+    }
+
+    #[test]
+    fn the_text_is_as_promised() {
+        let metrics = Metrics::new("0.0.0-test").unwrap();
+        let mut record = failed_over();
+        let (from, to) = (SafeCode::new("slow_down"), SafeCode::new("server_error"));
+        record.rewrote = Some(Rewrote { from, to });
+        record.terminal_synthesised = Some(Dialect::OpenAi);
+        record.blocked = Some(Blocked::OutputStarted);
+        metrics.record(&record);
+        let golden = include_str!("../../tests/golden/metrics.txt");
+        assert_eq!(metrics.render(&pool(), 3), golden);
+    }
+
+    #[test]
+    fn a_model_refused_first_and_admitted_later_in_a_request_has_its_name_in_both_attempts() {
+        let metrics = Metrics::new("v").unwrap();
+        metrics.record(&failed_over());
+        let text = metrics.render(&Snapshot::default(), 0);
+        let refused =
+            r#"berth_attempts_total{credential="campus-a",model="gpt-5.6-sol",verdict="capacity"}"#;
+        let admitted =
+            r#"berth_attempts_total{credential="campus-b",model="gpt-5.6-sol",verdict="admitted"}"#;
+        assert_eq!(
+            (value(&text, refused), value(&text, admitted)),
+            (Some(1.0), Some(1.0))
+        );
+    }
+
+    #[test]
+    fn a_made_up_model_never_becomes_a_label() {
+        let metrics = Metrics::new("v").unwrap();
+        let mut record = failed_over();
+        record.attempts.truncate(1);
+        record.outcome = Outcome::RefusedAll;
+        record.usage = None;
+        for number in 0..1_000 {
+            let model = SafeText::new(&format!("made-up-{number}"));
+            record.model = Some(model.clone());
+            record.attempts[0].model = Some(model);
+            metrics.record(&record);
+        }
+        let text = metrics.render(&Snapshot::default(), 0);
+        assert!(!text.contains("made-up"));
+        let other = r#"berth_requests_total{model="other",outcome="refused_all",route="/v1"}"#;
+        assert_eq!(value(&text, other), Some(1_000.0));
+    }
+
+    #[test]
+    fn a_hostile_model_name_is_escaped_in_the_text() {
+        let metrics = Metrics::new("v").unwrap();
+        let mut record = failed_over();
+        for attempt in &mut record.attempts {
+            attempt.model = Some(SafeText::new("a\"} 1\nberth_fake 7"));
+        }
+        metrics.record(&record);
+        let text = metrics.render(&Snapshot::default(), 0);
+        assert!(text.contains(r#"model="a\"} 1?berth_fake 7""#));
+        assert!(!text.lines().any(|line| line.starts_with("berth_fake")));
+    }
+}

@@ -1,0 +1,83 @@
+//! What the pool looks like at one moment, as `/metrics`, `/status` and the page are told it.
+//!
+//! Gauges that are set at each change drift from what they measure, and the series of a credential
+//! that is gone stays for ever. So nothing is set: whoever asks gets a fresh snapshot, and what is
+//! not in it does not exist.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::safe::SafeText;
+use crate::admission::PairState;
+use crate::pool::CredentialId;
+
+/// The pool at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// No new requests are taken.
+    pub draining: bool,
+    /// Every configured credential.
+    pub credentials: Vec<CredentialView>,
+    /// Every pair about which something is known.
+    pub pairs: Vec<PairView>,
+    /// Every model about which something is known.
+    pub models: Vec<ModelView>,
+    /// Bytes of requests and answers that are kept.
+    pub memory: MemoryView,
+    /// What an operator should look at, in words of berth's own.
+    pub warnings: Vec<String>,
+}
+
+/// A credential at one moment.
+#[derive(Clone, Debug)]
+pub struct CredentialView {
+    /// Its name.
+    pub id: CredentialId,
+    /// The name of its upstream.
+    pub upstream: String,
+    /// As configured.
+    pub labels: BTreeMap<String, String>,
+    /// Requests in flight.
+    pub in_flight: u64,
+    /// Its state for every model: `Ready` unless the credential as a whole is excluded.
+    pub state: PairState,
+}
+
+/// A pair at one moment.
+#[derive(Clone, Debug)]
+pub struct PairView {
+    /// The credential.
+    pub credential: CredentialId,
+    /// The model; `None` is every model of the credential.
+    pub model: Option<SafeText>,
+    /// Its state.
+    pub state: PairState,
+    /// How long it has been in it.
+    pub since: Duration,
+    /// How long it will be, where that is known.
+    pub left: Option<Duration>,
+    /// Why, in words of berth's own.
+    pub basis: String,
+    /// Its score now.
+    pub score: f64,
+}
+
+/// A model at one moment.
+#[derive(Clone, Debug)]
+pub struct ModelView {
+    /// The model.
+    pub model: SafeText,
+    /// Whether it is full.
+    pub full: bool,
+    /// Requests that wait for a seat.
+    pub waiting: u64,
+}
+
+/// Memory at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemoryView {
+    /// Bytes reserved.
+    pub used: u64,
+    /// Bytes allowed (`limits.memory`).
+    pub limit: u64,
+}

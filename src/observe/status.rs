@@ -1,0 +1,275 @@
+//! What `GET /status` says: the pool at this moment, and what each pair did lately.
+//!
+//! The snapshot knows what holds a pair back, the counts know what it did; neither knows all pairs.
+//! This is the union: a pair that only has counts is in its credential's own state, because
+//! nothing is held against it. Pairs of credentials that are gone are left out.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::snapshot::{CredentialView, Snapshot};
+use super::window::{Count, Spans};
+use crate::pool::CredentialId;
+
+/// The document.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// Of this program.
+    pub version: &'static str,
+    /// Seconds since this process started.
+    pub uptime_s: u64,
+    /// No new requests are taken.
+    pub draining: bool,
+    /// Every configured credential.
+    pub credentials: Vec<CredentialStatus>,
+    /// Every pair about which something is known, by credential and model.
+    pub pairs: Vec<PairStatus>,
+    /// Every model about which something is known.
+    pub models: Vec<ModelStatus>,
+    /// Bytes that are kept.
+    pub memory: MemoryStatus,
+    /// What an operator should look at.
+    pub warnings: Vec<String>,
+}
+
+/// A credential.
+#[derive(Clone, Debug, Serialize)]
+pub struct CredentialStatus {
+    /// Its name.
+    pub id: String,
+    /// The name of its upstream.
+    pub upstream: String,
+    /// As configured.
+    pub labels: BTreeMap<String, String>,
+    /// Requests in flight.
+    pub in_flight: u64,
+    /// Its state for every model.
+    pub state: &'static str,
+}
+
+/// A pair.
+#[derive(Clone, Debug, Serialize)]
+pub struct PairStatus {
+    /// The credential's name.
+    pub credential: String,
+    /// The model's name; `*` is every model.
+    pub model: String,
+    /// Its state.
+    pub state: &'static str,
+    /// Milliseconds that it has been in it; `null` for a pair that was never in another.
+    pub since_ms: Option<u64>,
+    /// Milliseconds that it will be; `null` where that is not known.
+    pub left_ms: Option<u64>,
+    /// Why.
+    pub basis: String,
+    /// Attempts refused for want of capacity.
+    pub refused: SpanCounts,
+    /// Attempts admitted.
+    pub admitted: SpanCounts,
+}
+
+/// A model.
+#[derive(Clone, Debug, Serialize)]
+pub struct ModelStatus {
+    /// Its name.
+    pub model: String,
+    /// Whether it is full.
+    pub full: bool,
+    /// Requests that wait for a seat.
+    pub waiting: u64,
+}
+
+/// Memory.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct MemoryStatus {
+    /// Bytes reserved.
+    pub used: u64,
+    /// Bytes allowed.
+    pub limit: u64,
+}
+
+/// A number for each span of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SpanCounts {
+    /// The last 15 minutes.
+    #[serde(rename = "15m")]
+    pub quarter: u32,
+    /// The last hour.
+    #[serde(rename = "1h")]
+    pub hour: u32,
+    /// The last 24 hours.
+    #[serde(rename = "24h")]
+    pub day: u32,
+}
+
+impl Status {
+    /// The pool as `snapshot` shows it, with what each pair did lately.
+    pub fn new(
+        snapshot: &Snapshot,
+        spans: Vec<(CredentialId, String, Spans)>,
+        uptime: Duration,
+    ) -> Status {
+        let credentials: BTreeMap<&str, &CredentialView> = snapshot
+            .credentials
+            .iter()
+            .map(|view| (view.id.as_str(), view))
+            .collect();
+        let mut pairs: BTreeMap<(String, String), PairStatus> = BTreeMap::new();
+        for pair in &snapshot.pairs {
+            let model = pair
+                .model
+                .as_ref()
+                .map_or("*", |model| model.as_str())
+                .to_owned();
+            let row = PairStatus {
+                credential: pair.credential.to_string(),
+                model: model.clone(),
+                state: pair.state.as_str(),
+                since_ms: Some(millis(pair.since)),
+                left_ms: pair.left.map(millis),
+                basis: pair.basis.clone(),
+                refused: SpanCounts::default(),
+                admitted: SpanCounts::default(),
+            };
+            pairs.insert((pair.credential.to_string(), model), row);
+        }
+        for (credential, model, spans) in spans {
+            let Some(of) = credentials.get(credential.as_str()) else {
+                continue;
+            };
+            let row = pairs
+                .entry((credential.to_string(), model.clone()))
+                .or_insert_with(|| PairStatus {
+                    credential: credential.to_string(),
+                    model,
+                    state: of.state.as_str(),
+                    since_ms: None,
+                    left_ms: None,
+                    basis: String::new(),
+                    refused: SpanCounts::default(),
+                    admitted: SpanCounts::default(),
+                });
+            row.refused = each(&spans, |count| count.refused);
+            row.admitted = each(&spans, |count| count.admitted);
+        }
+        Status {
+            version: env!("CARGO_PKG_VERSION"),
+            uptime_s: uptime.as_secs(),
+            draining: snapshot.draining,
+            credentials: snapshot.credentials.iter().map(credential_status).collect(),
+            pairs: pairs.into_values().collect(),
+            models: snapshot
+                .models
+                .iter()
+                .map(|view| ModelStatus {
+                    model: view.model.to_string(),
+                    full: view.full,
+                    waiting: view.waiting,
+                })
+                .collect(),
+            memory: MemoryStatus {
+                used: snapshot.memory.used,
+                limit: snapshot.memory.limit,
+            },
+            warnings: snapshot.warnings.clone(),
+        }
+    }
+}
+
+fn credential_status(view: &CredentialView) -> CredentialStatus {
+    CredentialStatus {
+        id: view.id.to_string(),
+        upstream: view.upstream.clone(),
+        labels: view.labels.clone(),
+        in_flight: view.in_flight,
+        state: view.state.as_str(),
+    }
+}
+
+fn each(spans: &Spans, number: fn(Count) -> u32) -> SpanCounts {
+    SpanCounts {
+        quarter: number(spans.quarter),
+        hour: number(spans.hour),
+        day: number(spans.day),
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::record::tests::failed_over;
+    use crate::observe::scrape::tests::pool;
+    use crate::observe::window::Counts;
+
+    #[test]
+    fn pairs_are_the_union_of_what_is_held_and_what_was_counted() {
+        let counts = Counts::default();
+        counts.record(&failed_over(), Duration::ZERO);
+        let status = Status::new(
+            &pool(),
+            counts.spans(Duration::ZERO),
+            Duration::from_secs(90),
+        );
+        let rows: Vec<_> = status
+            .pairs
+            .iter()
+            .map(|p| {
+                (
+                    p.credential.as_str(),
+                    p.model.as_str(),
+                    p.state,
+                    p.refused.hour,
+                    p.admitted.day,
+                )
+            })
+            .collect();
+        let expected = [
+            ("campus-a", "gpt-5.6-sol", "cooling", 1, 0),
+            ("campus-b", "*", "drained", 0, 0),
+            ("campus-b", "gpt-5.6-sol", "ready", 0, 1),
+        ];
+        assert_eq!(rows, expected);
+    }
+
+    #[test]
+    fn the_document_has_the_promised_names() {
+        let status = Status::new(&pool(), Vec::new(), Duration::from_secs(90));
+        let json = serde_json::to_value(&status).unwrap();
+        let pair = serde_json::json!({
+            "credential": "campus-a", "model": "gpt-5.6-sol", "state": "cooling",
+            "since_ms": 1_500, "left_ms": 3_500, "basis": "score 20 against a median of 0",
+            "refused": {"15m": 0, "1h": 0, "24h": 0}, "admitted": {"15m": 0, "1h": 0, "24h": 0},
+        });
+        assert_eq!(json["pairs"][0], pair);
+        assert_eq!(json["uptime_s"], 90);
+        assert_eq!(json["draining"], false);
+        assert_eq!(json["credentials"][0]["labels"]["cohort"], "new");
+        assert_eq!(
+            json["models"][0],
+            serde_json::json!({"model": "gpt-5.6-sol", "full": true, "waiting": 4})
+        );
+        assert_eq!(
+            json["memory"],
+            serde_json::json!({"used": 1_024, "limit": 4_096})
+        );
+        assert_eq!(json["warnings"][0], "rule vendor-x-busy has expired");
+    }
+
+    #[test]
+    fn counts_of_a_credential_that_is_gone_are_left_out() {
+        let counts = Counts::default();
+        counts.record(&failed_over(), Duration::ZERO);
+        let status = Status::new(
+            &Snapshot::default(),
+            counts.spans(Duration::ZERO),
+            Duration::ZERO,
+        );
+        assert_eq!(status.pairs.len(), 0);
+    }
+}

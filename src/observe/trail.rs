@@ -1,0 +1,130 @@
+//! The one thing that the edge tells when a request has ended.
+//!
+//! Audit, metrics and counts are fed here and nowhere else, so that no path through the edge feeds
+//! two of them and forgets the third.
+
+use std::time::{Duration, Instant};
+
+use super::audit::Audit;
+use super::metrics::Metrics;
+use super::record::Record;
+use super::snapshot::Snapshot;
+use super::status::Status;
+use super::window::{Counts, PairHistory};
+
+/// Audit, metrics and counts of the process.
+#[derive(Debug)]
+pub struct Trail {
+    audit: Audit,
+    metrics: Metrics,
+    counts: Counts,
+    started: Instant,
+}
+
+impl Trail {
+    /// A trail that begins at `started`, the start of the process.
+    pub fn new(audit: Audit, started: Instant) -> Result<Trail, prometheus::Error> {
+        Ok(Trail {
+            audit,
+            metrics: Metrics::new(env!("CARGO_PKG_VERSION"))?,
+            counts: Counts::default(),
+            started,
+        })
+    }
+
+    /// A request has ended. Neither blocks nor fails.
+    pub fn finished(&self, record: Record, now: Instant) {
+        self.metrics.record(&record);
+        self.counts.record(&record, self.age(now));
+        self.audit.write(record);
+    }
+
+    /// The text for Prometheus.
+    pub fn metrics(&self, snapshot: &Snapshot) -> String {
+        self.metrics.render(snapshot, self.audit.lost())
+    }
+
+    /// The document behind `berth status`.
+    pub fn status(&self, snapshot: &Snapshot, now: Instant) -> Status {
+        let age = self.age(now);
+        let mut status = Status::new(snapshot, self.counts.spans(age), age);
+        let lost = self.audit.lost();
+        if lost > 0 {
+            let warning = format!("audit: {lost} lines lost since the start; the log says why");
+            status.warnings.push(warning);
+        }
+        status
+    }
+
+    /// The audit log is to be opened anew: `logrotate` has moved it.
+    pub fn reopen_audit(&self) {
+        self.audit.reopen();
+    }
+
+    /// Counts for the process that takes over.
+    pub fn export_counts(&self, now: Instant) -> Vec<PairHistory> {
+        self.counts.export(self.age(now))
+    }
+
+    /// Counts of the process before this one.
+    pub fn import_counts(&self, history: &[PairHistory], now: Instant) {
+        self.counts.import(history, self.age(now));
+    }
+
+    fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.started)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::record::tests::failed_over;
+    use crate::observe::scrape::tests::pool;
+    use crate::observe::spec::AuditSpec;
+
+    #[test]
+    fn one_call_feeds_audit_metrics_and_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        let now = Instant::now();
+        let audit = Audit::to_file(&AuditSpec { path: path.clone() }).unwrap();
+        let trail = Trail::new(audit, now).unwrap();
+        trail.finished(failed_over(), now);
+        assert!(
+            trail
+                .metrics(&pool())
+                .contains("berth_requests_total{model=\"gpt-5.6-sol\"")
+        );
+        let pairs = trail.status(&pool(), now).pairs;
+        assert_eq!(
+            pairs
+                .iter()
+                .map(|pair| pair.refused.hour + pair.admitted.hour)
+                .sum::<u32>(),
+            2
+        );
+        drop(trail);
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 1);
+    }
+
+    #[test]
+    fn lost_audit_lines_are_a_warning_and_a_metric() {
+        let audit = Audit::to_file(&AuditSpec {
+            path: "/dev/full".into(),
+        })
+        .unwrap();
+        let now = Instant::now();
+        let trail = Trail::new(audit, now).unwrap();
+        trail.finished(failed_over(), now);
+        assert!(trail.audit.flush(Duration::from_secs(10)));
+        assert!(trail.metrics(&pool()).contains("berth_audit_lost_total 1"));
+        let warnings = trail.status(&pool(), now).warnings;
+        assert!(
+            warnings
+                .iter()
+                .any(|warning| warning.starts_with("audit: 1 lines lost")),
+            "{warnings:?}"
+        );
+    }
+}

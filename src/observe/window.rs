@@ -1,0 +1,363 @@
+//! How often each pair refused and admitted in the last 15 minutes, hour and day.
+//!
+//! `berth status` answers the question that an operator asks first: does this account get seats at
+//! all? The counters in `/metrics` answer it only with a Prometheus beside them. Each pair has two
+//! rings of counts, 60 of one minute and 96 of a quarter of an hour, about 2.5 KB; keeping a list
+//! of events instead would grow with the traffic.
+//!
+//! Counted are attempts that were admitted, and those refused for want of capacity. A name
+//! that a client made up is never one of these, so it takes no place. Beyond [`PAIRS`] pairs, those
+//! without a count in the last day make room, and if there are none, the rest share one place for
+//! each credential, `other`.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::record::Record;
+use crate::admission::Verdict;
+use crate::pool::CredentialId;
+
+/// The counts of every pair. Times are since any fixed moment, the same in every call.
+#[derive(Debug, Default)]
+pub struct Counts(Mutex<Table>);
+
+/// What one pair did in one span of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// Attempts refused for want of capacity.
+    pub refused: u32,
+    /// Attempts admitted.
+    pub admitted: u32,
+}
+
+/// What one pair did lately.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spans {
+    /// In the last 15 minutes.
+    pub quarter: Count,
+    /// In the last hour.
+    pub hour: Count,
+    /// In the last 24 hours.
+    pub day: Count,
+}
+
+/// A pair's counts by age, for the process that takes over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PairHistory {
+    /// The credential's name.
+    pub credential: String,
+    /// The model's name.
+    pub model: String,
+    /// Minutes ago, and what happened then.
+    pub minutes: Vec<(u64, Count)>,
+    /// Quarters of an hour ago, and what happened then.
+    pub quarters: Vec<(u64, Count)>,
+}
+
+impl Counts {
+    /// Counts every attempt of a finished request.
+    pub fn record(&self, record: &Record, now: Duration) {
+        for attempt in &record.attempts {
+            let refused = u32::from(attempt.verdict == Verdict::Capacity);
+            let admitted = u32::from(attempt.was_admitted());
+            let count = Count { refused, admitted };
+            if count == Count::default() {
+                continue;
+            }
+            let model = attempt
+                .model
+                .as_ref()
+                .map_or(NO_MODEL, |model| model.as_str());
+            let mut table = self.lock();
+            let rings = table.place(&attempt.credential.0, model, now);
+            rings.minutes.add(now, count);
+            rings.quarters.add(now, count);
+        }
+    }
+
+    /// What every pair did lately, by credential and model; pairs that did nothing are left out.
+    pub fn spans(&self, now: Duration) -> Vec<(CredentialId, String, Spans)> {
+        let table = self.lock();
+        let mut all: Vec<_> = table
+            .pairs
+            .iter()
+            .map(|((credential, model), rings)| {
+                (credential.clone(), model.to_string(), rings.spans(now))
+            })
+            .filter(|(_, _, spans)| *spans != Spans::default())
+            .collect();
+        all.sort_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
+        all
+    }
+
+    /// Everything, by age: clocks of two processes have nothing else in common.
+    pub fn export(&self, now: Duration) -> Vec<PairHistory> {
+        let table = self.lock();
+        let history = |((credential, model), rings): (&Pair, &Rings)| PairHistory {
+            credential: credential.to_string(),
+            model: model.to_string(),
+            minutes: rings.minutes.by_age(now),
+            quarters: rings.quarters.by_age(now),
+        };
+        table.pairs.iter().map(history).collect()
+    }
+
+    /// Adds what another process exported. Names that are no credential's are left out.
+    pub fn import(&self, history: &[PairHistory], now: Duration) {
+        let mut table = self.lock();
+        for pair in history {
+            let Some(credential) = CredentialId::new(&pair.credential) else {
+                continue;
+            };
+            let rings = table.place(&credential, &pair.model, now);
+            rings.minutes.add_by_age(now, &pair.minutes);
+            rings.quarters.add_by_age(now, &pair.quarters);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+type Pair = (CredentialId, Box<str>);
+
+#[derive(Debug, Default)]
+struct Table {
+    pairs: HashMap<Pair, Rings>,
+    /// When idle pairs were last looked for.
+    swept: Option<Duration>,
+}
+
+impl Table {
+    fn place(&mut self, credential: &CredentialId, model: &str, now: Duration) -> &mut Rings {
+        let mut pair: Pair = (credential.clone(), model.into());
+        if !self.pairs.contains_key(&pair) && self.is_full(now) {
+            pair.1 = OTHER.into();
+        }
+        self.pairs.entry(pair).or_default()
+    }
+
+    /// Looks for idle pairs at most once a minute, since it looks at all of them.
+    fn is_full(&mut self, now: Duration) -> bool {
+        let full = |pairs: &HashMap<Pair, Rings>| pairs.len() >= PAIRS;
+        let due = self
+            .swept
+            .is_none_or(|last| now.saturating_sub(last) >= MINUTE);
+        if full(&self.pairs) && due {
+            self.swept = Some(now);
+            self.pairs
+                .retain(|_, rings| rings.spans(now) != Spans::default());
+        }
+        full(&self.pairs)
+    }
+}
+
+#[derive(Debug)]
+struct Rings {
+    minutes: Ring,
+    quarters: Ring,
+}
+
+impl Default for Rings {
+    fn default() -> Rings {
+        Rings {
+            minutes: Ring::new(MINUTE, 60),
+            quarters: Ring::new(QUARTER, 96),
+        }
+    }
+}
+
+impl Rings {
+    fn spans(&self, now: Duration) -> Spans {
+        Spans {
+            quarter: self.minutes.sum(now, 15),
+            hour: self.minutes.sum(now, 60),
+            day: self.quarters.sum(now, 96),
+        }
+    }
+}
+
+/// Counts by bucket of time; each bucket knows which one it is, so none has to be cleared.
+#[derive(Debug)]
+struct Ring {
+    width: Duration,
+    buckets: Box<[(u64, Count)]>,
+}
+
+impl Ring {
+    fn new(width: Duration, length: usize) -> Ring {
+        let buckets = vec![(0, Count::default()); length].into_boxed_slice();
+        Ring { width, buckets }
+    }
+
+    fn add(&mut self, now: Duration, count: Count) {
+        let number = self.number(now);
+        self.add_to(number, count);
+    }
+
+    fn add_to(&mut self, number: u64, count: Count) {
+        let place = (number % self.buckets.len().max(1) as u64) as usize;
+        let Some(bucket) = self.buckets.get_mut(place) else {
+            return;
+        };
+        if bucket.0 < number {
+            *bucket = (number, Count::default());
+        }
+        if bucket.0 == number {
+            bucket.1 = bucket.1.plus(count);
+        }
+    }
+
+    /// The last `buckets` buckets, the current one included.
+    fn sum(&self, now: Duration, buckets: u64) -> Count {
+        let newest = self.number(now);
+        let recent = |number: u64| number <= newest && newest - number < buckets;
+        let counts = self.buckets.iter().filter(|(number, _)| recent(*number));
+        counts.fold(Count::default(), |sum, (_, count)| sum.plus(*count))
+    }
+
+    fn by_age(&self, now: Duration) -> Vec<(u64, Count)> {
+        let newest = self.number(now);
+        let aged = |(number, count): &(u64, Count)| (newest.saturating_sub(*number), *count);
+        let length = self.buckets.len() as u64;
+        let live = |(age, count): &(u64, Count)| *age < length && *count != Count::default();
+        self.buckets.iter().map(aged).filter(live).collect()
+    }
+
+    /// An age from before the clock's beginning is left out, since its bucket has no number: see
+    /// [`ORIGIN`].
+    fn add_by_age(&mut self, now: Duration, history: &[(u64, Count)]) {
+        let newest = self.number(now);
+        for (age, count) in history.iter().take(self.buckets.len()) {
+            if let Some(number) = newest.checked_sub(*age) {
+                self.add_to(number, *count);
+            }
+        }
+    }
+
+    fn number(&self, now: Duration) -> u64 {
+        (now + ORIGIN).as_secs() / self.width.as_secs().max(1)
+    }
+}
+
+impl Count {
+    fn plus(self, other: Count) -> Count {
+        Count {
+            refused: self.refused.saturating_add(other.refused),
+            admitted: self.admitted.saturating_add(other.admitted),
+        }
+    }
+}
+
+/// Chosen: 40 credentials with 50 models each, in about 5 MB.
+const PAIRS: usize = 2_000;
+const MINUTE: Duration = Duration::from_secs(60);
+const QUARTER: Duration = Duration::from_secs(15 * 60);
+/// Two days: a clock that starts at zero still has numbers for buckets of the day before it.
+const ORIGIN: Duration = Duration::from_secs(2 * 24 * 3_600);
+const OTHER: &str = "other";
+const NO_MODEL: &str = "none";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::record::tests::failed_over;
+    use crate::observe::safe::SafeText;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn of<'s>(spans: &'s [(CredentialId, String, Spans)], credential: &str) -> &'s Spans {
+        &spans
+            .iter()
+            .find(|(id, _, _)| id.as_str() == credential)
+            .unwrap()
+            .2
+    }
+
+    #[test]
+    fn a_count_leaves_each_span_in_turn() {
+        let counts = Counts::default();
+        counts.record(&failed_over(), Duration::ZERO);
+        let refused = |now: Duration| {
+            let spans = counts.spans(now);
+            let spans = spans.iter().find(|(id, _, _)| id.as_str() == "campus-a");
+            spans.map(|(_, _, s)| (s.quarter.refused, s.hour.refused, s.day.refused))
+        };
+        assert_eq!(refused(Duration::ZERO), Some((1, 1, 1)));
+        assert_eq!(refused(MINUTE * 14), Some((1, 1, 1)));
+        assert_eq!(refused(MINUTE * 15), Some((0, 1, 1)));
+        assert_eq!(refused(HOUR), Some((0, 0, 1)));
+        assert_eq!(refused(HOUR * 24 - QUARTER), Some((0, 0, 1)));
+        assert_eq!(refused(HOUR * 24), None);
+    }
+
+    #[test]
+    fn a_ring_that_came_round_holds_only_the_new() {
+        let counts = Counts::default();
+        (0..200).for_each(|hour| counts.record(&failed_over(), HOUR * hour));
+        let spans = counts.spans(HOUR * 199);
+        assert_eq!(
+            of(&spans, "campus-b").hour,
+            Count {
+                refused: 0,
+                admitted: 1
+            }
+        );
+        assert_eq!(
+            of(&spans, "campus-b").day,
+            Count {
+                refused: 0,
+                admitted: 24
+            }
+        );
+    }
+
+    #[test]
+    fn pairs_are_bounded_and_idle_ones_make_room() {
+        let counts = Counts::default();
+        let mut record = failed_over();
+        let mut asked_for = |number: usize, now: Duration| {
+            for attempt in &mut record.attempts {
+                attempt.model = Some(SafeText::new(&format!("m-{number}")));
+            }
+            counts.record(&record, now);
+        };
+        (0..PAIRS * 2).for_each(|number| asked_for(number, Duration::ZERO));
+        let spans = counts.spans(Duration::ZERO);
+        // One place more for each of the two credentials: `other`.
+        assert_eq!(spans.len(), PAIRS + 2);
+        assert_eq!(
+            spans.iter().filter(|(_, model, _)| model == OTHER).count(),
+            2
+        );
+        asked_for(99_999, HOUR * 25);
+        assert_eq!(counts.spans(HOUR * 25).len(), 2);
+    }
+
+    #[test]
+    fn a_history_survives_the_handover_to_another_clock() {
+        let old = Counts::default();
+        old.record(&failed_over(), HOUR * 10);
+        old.record(&failed_over(), HOUR * 20);
+        let history = old.export(HOUR * 20 + MINUTE);
+        let new = Counts::default();
+        new.import(&history, Duration::ZERO);
+        assert_eq!(new.spans(Duration::ZERO), old.spans(HOUR * 20 + MINUTE));
+        assert_eq!(of(&new.spans(Duration::ZERO), "campus-a").day.refused, 2);
+    }
+
+    #[test]
+    fn verdicts_that_say_nothing_about_seats_take_no_place() {
+        let counts = Counts::default();
+        let mut record = failed_over();
+        for attempt in &mut record.attempts {
+            attempt.verdict = Verdict::ModelUnsupported;
+        }
+        counts.record(&record, Duration::ZERO);
+        assert_eq!(counts.spans(Duration::ZERO).len(), 0);
+    }
+}
