@@ -17,7 +17,7 @@ use cases_runner::format::{self, Case};
 use cases_runner::judge;
 use cases_runner::play::{self, Target};
 use cases_runner::report::{self, Report};
-use cases_runner::{disputed, later};
+use cases_runner::{config, disputed, later};
 
 /// How many cases the folder holds, and how many variants they have.
 const CASES: usize = 79;
@@ -158,6 +158,32 @@ fn self_tests(cases: &[Case]) -> Vec<Trial> {
             Err(format!("{unknown:#?}").into())
         }
     })];
+    let all = cases.to_vec();
+    trials.push(Trial::test("runner/configures_every_case", move || {
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], 20_000));
+        let at = config::Addresses {
+            listener: address,
+            admin: std::net::SocketAddr::from(([127, 0, 0, 1], 20_001)),
+            player: address,
+            refused: address,
+        };
+        let mut refused = Vec::new();
+        // What is not built yet is refused by `check`, as it should be.
+        for case in all
+            .iter()
+            .filter(|case| later::reason(&case.group).is_none())
+        {
+            let config = config::build(case, 0, &at, &std::env::temp_dir())?;
+            if let Err(problems) = berth::config::parse("berth.yaml", &format!("{config:#}")) {
+                refused.push(format!("{}: {problems}", case.name()));
+            }
+        }
+        if refused.is_empty() {
+            Ok(())
+        } else {
+            Err(refused.join("\n").into())
+        }
+    }));
     for (name, faults) in SELF_TESTS {
         let Some(case) = cases.iter().find(|case| case.name() == name).cloned() else {
             panic!("self test: no case {name}");

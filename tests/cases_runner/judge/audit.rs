@@ -74,6 +74,9 @@ fn met(sentence: &str, books: &Books) -> Option<bool> {
     if let Some(outcome) = sentence.strip_prefix("outcome=") {
         return Some(last["outcome"] == *outcome);
     }
+    if let Some(reason) = sentence.strip_prefix("no_failover_reason=") {
+        return Some(last["blocked"] == *reason);
+    }
     let code_kept = any_attempt(&|attempt| attempt["code"] == "server_is_overloaded");
     let bytes_out = last["bytes_out"].as_u64().unwrap_or(0) > 0;
     let gone = last["outcome"] == "client_gone";
@@ -112,7 +115,6 @@ fn met(sentence: &str, books: &Books) -> Option<bool> {
         "phase=streaming, bytes_sent > 0" => gone && bytes_out,
         "phase=request_body" => gone && !committed,
         "commit_reason=hold_limit" => last["commit_reason"] == "hold_limit",
-        "no_failover_reason=previous_response_id" => blocked == "previous_response_id",
         "token value is never logged (hash at most)" => !books.audit_text.contains("ts-opaque"),
         _ => return None,
     })
