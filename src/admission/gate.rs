@@ -36,6 +36,8 @@ pub enum Media {
     Page,
     /// Something else.
     Other,
+    /// In a content coding that berth cannot read.
+    Coded,
     /// Nothing, or `text/plain`, which is used for anything: the first byte tells.
     Unstated,
 }
@@ -156,7 +158,7 @@ impl Gate {
             Media::Page => Reader::Document { page: true },
             Media::Unstated => Reader::Sniffing,
             Media::Other if streamed => Reader::Sniffing,
-            Media::Other => Reader::Nothing,
+            Media::Other | Media::Coded => Reader::Nothing,
         };
         let step = match reader {
             Reader::Nothing if head.bodiless => Step::Commit(CommitReason::Complete),
@@ -236,6 +238,11 @@ impl Gate {
     /// Everything held, in the order it came.
     pub fn into_held(self) -> Vec<Bytes> {
         self.held
+    }
+
+    /// Whether the body is an event stream.
+    pub fn reads_frames(&self) -> bool {
+        matches!(self.reader, Reader::Frames(_))
     }
 
     /// How many bytes are held.

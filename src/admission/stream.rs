@@ -231,6 +231,11 @@ impl Stream {
         matches!(self.state, State::Finished | State::Failed(_))
     }
 
+    /// Whether it is passed on unread.
+    pub fn is_opaque(&self) -> bool {
+        !self.frames
+    }
+
     /// The tokens that the answer reported.
     pub fn usage(&self) -> Usage {
         self.usage

@@ -13,6 +13,8 @@ pub struct Usage {
     pub cached: u64,
     /// Of the answer, reasoning included.
     pub output: u64,
+    /// Of the answer, spent on reasoning.
+    pub reasoning: u64,
 }
 
 impl Usage {
@@ -62,12 +64,18 @@ impl Usage {
             input_tokens_details: Option<&'a RawValue>,
             #[serde(borrow)]
             prompt_tokens_details: Option<&'a RawValue>,
+            #[serde(borrow)]
+            output_tokens_details: Option<&'a RawValue>,
+            #[serde(borrow)]
+            completion_tokens_details: Option<&'a RawValue>,
         }
         #[derive(serde::Deserialize, Default)]
         #[serde(default)]
         struct Details<'a> {
             #[serde(borrow)]
             cached_tokens: Option<&'a RawValue>,
+            #[serde(borrow)]
+            reasoning_tokens: Option<&'a RawValue>,
         }
         let Ok(report) = serde_json::from_str::<Report<'_>>(raw.get()) else {
             return;
@@ -77,10 +85,17 @@ impl Usage {
                 .filter(|n| (0.0..1e12).contains(n))
                 .map(|n| n as u64)
         };
-        let cached = |details: Option<&RawValue>| {
-            let details: Details<'_> = serde_json::from_str(details?.get()).ok()?;
-            count(details.cached_tokens)
+        let details = |raw: Option<&RawValue>| -> (Option<u64>, Option<u64>) {
+            let details: Option<Details<'_>> =
+                raw.and_then(|raw| serde_json::from_str(raw.get()).ok());
+            let details = details.unwrap_or_default();
+            (
+                count(details.cached_tokens),
+                count(details.reasoning_tokens),
+            )
         };
+        let cached = |raw| details(raw).0;
+        let reasoning = |raw| details(raw).1;
         let set = |field: &mut u64, value: Option<u64>| {
             if let Some(value) = value {
                 *field = value;
@@ -100,6 +115,10 @@ impl Usage {
                 .or(cached(report.input_tokens_details))
                 .or(cached(report.prompt_tokens_details)),
         );
+        set(
+            &mut self.reasoning,
+            reasoning(report.output_tokens_details).or(reasoning(report.completion_tokens_details)),
+        );
     }
 }
 
@@ -117,6 +136,10 @@ mod tests {
             (
                 r#"{"usage":{"prompt_tokens":5,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":1}}}"#,
                 (5, 1, 2),
+            ),
+            (
+                r#"{"usage":{"output_tokens":2,"output_tokens_details":{"reasoning_tokens":1}}}"#,
+                (0, 0, 2),
             ),
             (
                 r#"{"usage":{"input_tokens":5,"cache_read_input_tokens":4,"output_tokens":2}}"#,

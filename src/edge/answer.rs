@@ -27,9 +27,9 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Something that the client may ask again.
-    pub fn retry(dialect: Dialect, message: &str, after: Duration) -> Answer {
-        let body = error(dialect, 503, message, ("server_error", "server_error"));
+    /// Something that the client may ask again: a code and a message.
+    pub fn retry(dialect: Dialect, (code, message): (&str, &str), after: Duration) -> Answer {
+        let body = error(dialect, 503, message, ("server_error", code));
         Answer {
             retry_after: Some(seconds(after)),
             ..Answer::new(503, body)
@@ -141,11 +141,15 @@ mod tests {
 
     #[test]
     fn each_dialect_reads_its_own_shape() {
-        let openai = Answer::retry(Dialect::OpenAi, "busy", Duration::from_millis(4200));
+        let openai = Answer::retry(
+            Dialect::OpenAi,
+            ("server_error", "busy"),
+            Duration::from_millis(4200),
+        );
         let body: serde_json::Value = serde_json::from_slice(&openai.body).unwrap();
         assert_eq!(body["error"]["code"], "server_error");
         assert_eq!(openai.retry_after, Some(5));
-        let anthropic = Answer::retry(Dialect::Anthropic, "busy", Duration::ZERO);
+        let anthropic = Answer::retry(Dialect::Anthropic, ("server_error", "busy"), Duration::ZERO);
         let body: serde_json::Value = serde_json::from_slice(&anthropic.body).unwrap();
         assert_eq!(body["type"], "error");
         assert_eq!(body["error"]["type"], "api_error");

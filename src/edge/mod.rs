@@ -1,9 +1,23 @@
 //! The thin shell of Pingora phases around the policy.
+//!
+//! A request's way: `proxy` (pingora calls) → `request` (what berth answers itself, the body) →
+//! `failover` (which credential, and what then) → `attempt` (one credential, held) → `delivery` (after
+//! commit). Modes `observe` and `off` take `clean` instead. `serve` puts it all on listeners.
 
 mod answer;
+mod attempt;
 mod body;
+mod clean;
 mod connect;
+mod delivery;
+mod failover;
+mod head;
 mod headers;
 mod paths;
+mod proxy;
+mod request;
+pub mod serve;
 pub mod spec;
+pub mod state;
+mod tale;
 mod upstream;

@@ -161,7 +161,11 @@ impl Metrics {
             add(&self.commits, [reason.as_str()], 1);
         }
         if let Some(codes) = &record.rewrote {
-            add(&self.rewrites, [codes.from.as_str(), codes.to.as_str()], 1);
+            add(
+                &self.rewrites,
+                [codes.from.as_str(), codes.to.as_str()],
+                codes.times,
+            );
         }
         if let Some(of) = record.terminal_synthesised {
             add(&self.terminals, [dialect(of)], 1);
@@ -282,7 +286,7 @@ mod tests {
         let metrics = Metrics::new("0.0.0-test").unwrap();
         let mut record = failed_over();
         let (from, to) = (SafeCode::new("slow_down"), SafeCode::new("server_error"));
-        record.rewrote = Some(Rewrote { from, to });
+        record.rewrote = Some(Rewrote { from, to, times: 1 });
         record.terminal_synthesised = Some(Dialect::OpenAi);
         record.blocked = Some(Blocked::OutputStarted);
         metrics.record(&record);

@@ -124,6 +124,9 @@ pub struct Rewrote {
     pub from: SafeCode,
     /// The client's.
     pub to: SafeCode,
+    /// In how many places; for the metrics only.
+    #[serde(skip)]
+    pub times: u64,
 }
 
 /// Tokens, as the answer counts them.
@@ -320,7 +323,7 @@ pub(super) mod tests {
             record.model = Some(SafeText::new(&planted));
             record.path = SafePath::new(&format!("/v1/{planted}?key={secret}"));
             record.session = Some(SessionKey::random().hash(&secret));
-            record.rewrote = Some(Rewrote { from: SafeCode::new(&planted), to: SafeCode::new(&secret) });
+            record.rewrote = Some(Rewrote { from: SafeCode::new(&planted), to: SafeCode::new(&secret), times: 1 });
             // A bare run of letters and digits is what a real request id looks like.
             let like_an_id = secret.bytes().all(|b| b.is_ascii_alphanumeric()) && !secret.starts_with("AKIA");
             for attempt in &mut record.attempts {

@@ -103,7 +103,7 @@ fn the_minimum_gets_the_defaults_of_the_contract() {
     assert!(credential.models.serve(Some("any/model")));
     let route = &config.routes[0];
     assert_eq!(route.path_prefix, "/v1");
-    assert_eq!(route.credentials, [credential.id.clone()]);
+    assert_eq!(route.credentials, std::slice::from_ref(&credential.id));
     assert_eq!(
         (route.balance, route.websocket),
         (Balance::LeastInFlight, WebSocket::Refuse)

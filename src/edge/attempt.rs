@@ -1,0 +1,457 @@
+//! One attempt: one request to one credential, as a subrequest of the client's.
+//!
+//! ```text
+//!   unsent ── connected ──▶ sent ── head ──▶ held ── commit ──▶ committed
+//!     │                      │               │
+//!     └──────── broken ──────┴──── broken, refused, expired ──▶ dropped
+//! ```
+//!
+//! The attempt's pingora phases run inside a future that is polled here, in the client's own task:
+//! dropping it ends the attempt at once, connection and all, which is what a refusal, a client that
+//! left and a limit have in common. [`Attempt::hold`] decides; `delivery` takes over from there. An
+//! attempt that has been committed is consumed, so failing over after output does not compile.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::HttpTask;
+use pingora::proxy::Session;
+use pingora::proxy::subrequest::{BodyMode, Ctx as SubrequestCtx};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Sleep;
+
+use crate::admission::coding::Decoder;
+use crate::admission::gate::{CommitReason, Gate, Refusal, Step, TERMINAL_WAIT};
+use crate::admission::{Dialect, Endpoint};
+use crate::pool::Lease;
+
+use super::body::{BodyFault, Next, Source};
+use super::head::{self, Head};
+use super::headers::Framing;
+use super::upstream::{Connection, Upstream};
+
+/// What the pingora phases of an attempt have to know; travels as the subrequest's user context.
+pub struct Task {
+    /// Where to.
+    pub upstream: Arc<Upstream>,
+    /// With which credential.
+    pub lease: Arc<Lease>,
+    /// The path below the route's prefix.
+    pub below: String,
+    /// The client's query.
+    pub query: Option<String>,
+    /// How the body is framed.
+    pub framing: Framing,
+    /// Ask for an answer without content coding.
+    pub plain: bool,
+    /// Which connection may be used.
+    pub connection: Connection,
+    /// What happened on the way.
+    pub report: Arc<Report>,
+}
+
+/// What the phases tell the one who started them.
+#[derive(Debug, Default)]
+pub struct Report {
+    connected: AtomicBool,
+    reused: AtomicBool,
+    failure: OnceLock<String>,
+}
+
+impl Report {
+    /// A connection is there.
+    pub fn connected(&self, reused: bool) {
+        self.reused.store(reused, Ordering::Relaxed);
+        self.connected.store(true, Ordering::Relaxed);
+    }
+
+    /// The attempt failed.
+    pub fn failed(&self, error: &pingora::Error) {
+        let _ = self.failure.set(format!("{:?}", error.etype()));
+    }
+
+    /// Whether anything may have been sent.
+    pub fn was_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    /// Whether the connection had been used before.
+    pub fn was_reused(&self) -> bool {
+        self.reused.load(Ordering::Relaxed)
+    }
+
+    /// pingora's name for the failure.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+}
+
+/// What an attempt is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Purpose {
+    /// The request's endpoint.
+    pub endpoint: Endpoint,
+    /// The upstream's dialect.
+    pub dialect: Dialect,
+    /// The request asks for a stream.
+    pub streamed: bool,
+    /// The request was a HEAD.
+    pub head_only: bool,
+    /// `hold.max_bytes`.
+    pub max_bytes: usize,
+}
+
+/// The times of an attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// Request sent to head.
+    pub head: Duration,
+    /// Request sent to commit; `None` where silence is waited out.
+    pub hold: Option<Duration>,
+    /// The end of the whole request.
+    pub request: Option<Instant>,
+    /// Between two bytes after commit.
+    pub idle: Duration,
+}
+
+/// How the hold ended.
+#[derive(Debug)]
+pub enum Held {
+    /// The answer is one.
+    Ready(CommitReason),
+    /// It is not.
+    Refused(Box<Refusal>),
+    /// The network failed.
+    Broken,
+    /// Time is over; the attempt may still be committed if a head is there.
+    Expired,
+    /// The client left.
+    ClientGone,
+    /// The client's body is more than it may be.
+    BodyFault(BodyFault),
+}
+
+/// What an attempt is doing.
+pub(super) enum Event {
+    /// The answer's head.
+    Head(Box<ResponseHeader>),
+    /// A piece of its body; `true` says that it is the last.
+    Piece(Bytes, bool),
+    /// The end of the answer, with trailers.
+    End(Option<Box<HeaderMap>>),
+    /// The network failed.
+    Broken,
+    /// The client left.
+    ClientGone,
+    /// The client's body is more than it may be.
+    BodyFault(BodyFault),
+    /// The deadline passed.
+    Deadline,
+}
+
+/// A request on its way to one credential.
+pub struct Attempt {
+    run: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    tasks: mpsc::Receiver<HttpTask>,
+    body: Option<mpsc::Sender<HttpTask>>,
+    /// Resolves when the upstream is there to take a body: not a byte of it is handed on before.
+    wanted: Option<oneshot::Receiver<()>>,
+    source: Source,
+    timer: Pin<Box<Sleep>>,
+    purpose: Purpose,
+    times: Times,
+    started: Instant,
+    sent: Option<Instant>,
+    report: Arc<Report>,
+    pub(super) held: Option<Holding>,
+    /// The upstream ended the answer, cleanly.
+    pub(super) ended: bool,
+    pub(super) trailers: Option<Box<HeaderMap>>,
+}
+
+/// An answer whose head has come.
+pub(super) struct Holding {
+    pub head: Box<ResponseHeader>,
+    pub gate: Gate,
+    pub decoder: Option<Decoder>,
+}
+
+impl Attempt {
+    /// Starts an attempt; `None` where pingora gives no spawner, which it always does.
+    pub fn start(
+        session: &Session,
+        task: Task,
+        source: Source,
+        purpose: Purpose,
+        times: Times,
+    ) -> Option<Attempt> {
+        let spawner = session.subrequest_spawner.as_ref()?;
+        let report = task.report.clone();
+        let mode = match task.framing {
+            Framing::Empty => BodyMode::NoBody,
+            Framing::Length(_) | Framing::AsCame => BodyMode::ExpectBody,
+        };
+        let ctx = SubrequestCtx::builder()
+            .body_mode(mode)
+            .user_ctx(Box::new(Some(task)))
+            .build();
+        let (prepared, handle) = spawner.create_subrequest(session.as_downstream(), ctx);
+        let started = Instant::now();
+        Some(Attempt {
+            run: Some(Box::pin(prepared.run())),
+            tasks: handle.rx,
+            body: (mode == BodyMode::ExpectBody).then_some(handle.tx),
+            wanted: Some(handle.subreq_wants_body),
+            source,
+            timer: Box::pin(tokio::time::sleep(Duration::from_secs(3600))),
+            purpose,
+            times,
+            started,
+            sent: (mode == BodyMode::NoBody).then_some(started),
+            report,
+            held: None,
+            ended: false,
+            trailers: None,
+        })
+    }
+
+    /// Holds the answer until it proves to be one. May be called again after [`Held::Expired`], with
+    /// another `times.hold`.
+    pub async fn hold(&mut self, session: &mut Session) -> Held {
+        let mut terminal = None;
+        loop {
+            let deadline = earliest([terminal, self.deadline()]);
+            let step = match self.next(session, deadline).await {
+                Event::Head(head) => self.open(head),
+                Event::Piece(piece, last) => {
+                    let step = self.take(&piece);
+                    match step {
+                        Step::Hold | Step::AwaitTerminal if last => self.end(),
+                        step => {
+                            self.ended |= last;
+                            step
+                        }
+                    }
+                }
+                Event::End(trailers) => {
+                    self.trailers = trailers;
+                    self.end()
+                }
+                Event::Broken => return self.broken(),
+                Event::ClientGone => return Held::ClientGone,
+                Event::BodyFault(fault) => return Held::BodyFault(fault),
+                Event::Deadline if terminal.is_some() => match &mut self.held {
+                    Some(held) => held.gate.give_up_waiting(),
+                    None => Step::Hold,
+                },
+                Event::Deadline => return Held::Expired,
+            };
+            match step {
+                Step::Hold => {}
+                Step::AwaitTerminal => {
+                    terminal.get_or_insert_with(|| Instant::now() + TERMINAL_WAIT);
+                }
+                Step::Commit(reason) => return Held::Ready(reason),
+                Step::Refuse(refusal) => return Held::Refused(refusal),
+            }
+        }
+    }
+
+    /// When the request had been handed on.
+    pub fn sent(&self) -> Instant {
+        self.sent.unwrap_or(self.started)
+    }
+
+    /// The answer's head, once it is there.
+    pub fn head(&self) -> Option<&ResponseHeader> {
+        self.held.as_ref().map(|held| &*held.head)
+    }
+
+    /// Frames and bytes held.
+    pub fn holding(&self) -> (usize, usize) {
+        let gate = self.held.as_ref().map(|held| &held.gate);
+        gate.map_or((0, 0), |gate| (gate.held_frames(), gate.held_bytes()))
+    }
+
+    /// What the phases told.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// Everything held of a refused answer, with its head, to be passed on as it came.
+    pub fn into_refused(self) -> Option<(Box<ResponseHeader>, Vec<Bytes>)> {
+        self.held.map(|held| (held.head, held.gate.into_held()))
+    }
+
+    /// What it is for.
+    pub(super) fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
+    /// Its times.
+    pub(super) fn times(&self) -> Times {
+        self.times
+    }
+
+    /// Replaces the time of the hold.
+    pub fn set_hold(&mut self, hold: Option<Duration>) {
+        self.times.hold = hold;
+    }
+
+    /// Waits for the next event, while the request body goes up and the client is watched.
+    pub(super) async fn next(&mut self, session: &mut Session, deadline: Option<Instant>) -> Event {
+        loop {
+            if let Some(deadline) = deadline {
+                let deadline = tokio::time::Instant::from_std(deadline);
+                if self.timer.deadline() != deadline {
+                    self.timer.as_mut().reset(deadline);
+                }
+            }
+            let feeding = self.body.is_some() && self.wanted.is_none() && !self.source.is_done();
+            let from_client = feeding && self.source.wants_client();
+            let mut no_more = false;
+            tokio::select! {
+                biased;
+                task = self.tasks.recv() => match task {
+                    Some(HttpTask::Header(head, _)) if head.status.is_informational() => {}
+                    Some(HttpTask::Header(head, _)) => return Event::Head(head),
+                    Some(HttpTask::Body(piece, last) | HttpTask::UpgradedBody(piece, last)) => {
+                        let piece = piece.unwrap_or_default();
+                        if !piece.is_empty() || last {
+                            return Event::Piece(piece, last);
+                        }
+                    }
+                    Some(HttpTask::Trailer(trailers)) => return Event::End(trailers),
+                    Some(HttpTask::Done) => return Event::End(None),
+                    Some(HttpTask::Failed(_)) => return Event::Broken,
+                    None => {
+                        // The phases may still be about to say why.
+                        if let Some(run) = self.run.take() {
+                            run.await;
+                        }
+                        return Event::Broken;
+                    }
+                },
+                () = run(&mut self.run), if self.run.is_some() => self.run = None,
+                () = wanted(&mut self.wanted), if self.wanted.is_some() => self.wanted = None,
+                permit = reserve(&self.body), if feeding && !from_client => match permit {
+                    Some(permit) => {
+                        if let Next::Piece(piece, last) = self.source.next() {
+                            permit.send(HttpTask::Body(Some(piece), last));
+                            if last {
+                                self.sent = Some(Instant::now());
+                            }
+                        }
+                    }
+                    // The upstream wants no more of it.
+                    None => no_more = true,
+                },
+                piece = session.downstream_session.read_body_or_idle(!from_client) => {
+                    match piece {
+                        Ok(piece) if from_client => {
+                            if let Err(fault) = self.source.feed(piece) {
+                                return Event::BodyFault(fault);
+                            }
+                        }
+                        Ok(_) | Err(_) => return Event::ClientGone,
+                    }
+                },
+                () = self.timer.as_mut(), if deadline.is_some() => return Event::Deadline,
+            }
+            if no_more {
+                self.body = None;
+            }
+        }
+    }
+
+    /// The end of the wait for what is to come next.
+    fn deadline(&self) -> Option<Instant> {
+        let sent = self.sent?;
+        let head = self.held.is_none().then(|| sent + self.times.head);
+        let hold = self.times.hold.map(|hold| sent + hold);
+        earliest([head, earliest([hold, self.times.request])])
+    }
+
+    fn open(&mut self, head: Box<ResponseHeader>) -> Step {
+        let Head { answer, decoder } = head::read(&head, self.purpose.head_only);
+        let Purpose {
+            endpoint,
+            dialect,
+            streamed,
+            max_bytes,
+            ..
+        } = self.purpose;
+        let (gate, step) = Gate::new(endpoint, dialect, answer, streamed, max_bytes);
+        self.held = Some(Holding {
+            head,
+            gate,
+            decoder,
+        });
+        step
+    }
+
+    fn take(&mut self, piece: &Bytes) -> Step {
+        let Some(held) = &mut self.held else {
+            return Step::Hold;
+        };
+        let decoded = match &mut held.decoder {
+            None => Ok(piece.clone()),
+            Some(decoder) => decoder.push(piece),
+        };
+        match decoded {
+            Ok(piece) => held.gate.push(piece),
+            // A body that is not what it says is no answer: judged as far as it could be read.
+            Err(_) => held.gate.end(),
+        }
+    }
+
+    fn end(&mut self) -> Step {
+        self.ended = true;
+        match &mut self.held {
+            Some(held) => held.gate.end(),
+            None => Step::Hold,
+        }
+    }
+
+    /// The network failed while the answer was held. An error that only lacked its end is one.
+    fn broken(&mut self) -> Held {
+        if let Some(held) = &mut self.held {
+            if let Step::Refuse(refusal) = held.gate.give_up_waiting() {
+                return Held::Refused(refusal);
+            }
+        }
+        Held::Broken
+    }
+}
+
+/// The earliest of some deadlines.
+pub(super) fn earliest<const N: usize>(deadlines: [Option<Instant>; N]) -> Option<Instant> {
+    deadlines.into_iter().flatten().min()
+}
+
+async fn run(run: &mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
+    match run {
+        Some(run) => run.as_mut().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn wanted(wanted: &mut Option<oneshot::Receiver<()>>) {
+    if let Some(wanted) = wanted {
+        // An error means that nobody will ask: the attempt ends, or needs no body.
+        let _ = wanted.await;
+    }
+}
+
+async fn reserve(pipe: &Option<mpsc::Sender<HttpTask>>) -> Option<mpsc::Permit<'_, HttpTask>> {
+    match pipe {
+        Some(pipe) => pipe.reserve().await.ok(),
+        None => None,
+    }
+}

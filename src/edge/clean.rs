@@ -1,0 +1,376 @@
+//! The clean path: modes `observe` and `off`.
+//!
+//! An operator who doubts berth must be able to take it out of the way without taking it off the wire.
+//! So in these modes an answer takes pingora's ordinary path, byte for byte: nothing is held, nothing
+//! is switched, nothing rewritten, and the request streams. A credential is still chosen, which needs
+//! the model; it is looked for in the first 64 KiB of the body, which is what pingora can replay.
+//! `observe` reads a copy of what passes and tells the trail what it would have called it.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use bytes::Bytes;
+use http::header;
+use pingora::Error;
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::prelude::HttpPeer;
+use pingora::proxy::{FailToProxy, Session};
+
+use crate::admission::ask::Ask;
+use crate::admission::coding::{Coding, Decoder};
+use crate::admission::gate::{CommitReason, Gate, Refusal, Step};
+use crate::admission::policy::{ClientErrorCode, Mode};
+use crate::admission::retry_after::stated;
+use crate::admission::stream::Stream;
+use crate::admission::{Dialect, Endpoint, Verdict};
+use crate::observe::record::CredentialName;
+use crate::observe::words::{Outcome, Then};
+use crate::pool::{self, Choice, Lease, RouteIndex, Stated};
+
+use super::answer::{self, Answer};
+use super::head::{self, Head};
+use super::headers::{self, Framing};
+use super::proxy::Ctx;
+use super::request::{Plan, Served, Way};
+use super::state::Edge;
+use super::tale::{Ended, Tale, Told, head_is_its_own, upstream_request_id};
+use super::upstream::{Connection, Upstream};
+
+/// What is looked at of a request's body; pingora replays as much.
+const LOOKED_AT: usize = 64 * 1024;
+
+/// A request on the clean path.
+pub struct Clean {
+    tale: Tale,
+    plan: Plan,
+    lease: Lease,
+    upstream: Arc<Upstream>,
+    sent: Instant,
+    observing: bool,
+    told: Told,
+    status: Option<u16>,
+    bytes: u64,
+    first_byte: Option<Instant>,
+    watched: Watched,
+    max_bytes: usize,
+    headers: Option<http::HeaderMap>,
+}
+
+/// What an observer has seen so far.
+enum Watched {
+    /// Nothing, or nobody watches.
+    Nothing,
+    /// The opening of an answer.
+    Opening(Box<Gate>, Option<Decoder>),
+    /// An answer under way.
+    Stream(Box<Stream>, Option<Decoder>),
+    /// It was refused.
+    Refused(Box<Refusal>),
+}
+
+impl Edge {
+    /// Prepares a request for pingora's own path; `true` says that it has been answered.
+    pub(super) async fn clean(
+        &self,
+        session: &mut Session,
+        mut tale: Tale,
+        ctx: &mut Ctx,
+    ) -> pingora::Result<bool> {
+        *ctx = Ctx::Request;
+        let answered = |served| match served {
+            Served::Whole => Ok(true),
+            Served::Broken => Error::e_explain(pingora::ErrorType::WriteError, "the client left"),
+        };
+        let plan = match self.way(session) {
+            Way::Upstream(plan) => plan,
+            Way::Answer(_, answer, outcome) => {
+                return answered(self.answer(session, tale, answer, outcome).await);
+            }
+        };
+        if let Some(name) = self.route_name(plan.route) {
+            tale.route(name);
+        }
+        let ask = self.look(session).await?;
+        let plan = plan.with(ask);
+        tale.asks(
+            plan.ask.model.as_deref(),
+            self.session_of(session, &plan.ask),
+        );
+        let wanted = pool::Ask {
+            route: RouteIndex(plan.route),
+            model: plan.ask.model.as_deref(),
+            tried: &[],
+            only: None,
+        };
+        let lease = match self.pool.choose(&wanted, Instant::now()) {
+            Choice::Take(lease) => lease,
+            Choice::None(why) => {
+                let after = answer::retry_after(why.earliest, self.policy.retry_after);
+                let words = ("server_error", "No credential can take this request now.");
+                let answer = Answer::retry(plan.dialect, words, after);
+                let outcome = Outcome::NoneAvailable;
+                return answered(self.answer(session, tale, answer, outcome).await);
+            }
+        };
+        let Some(upstream) = self.upstream(lease.credential().index()).cloned() else {
+            return Error::e_explain(pingora::ErrorType::InternalError, "no upstream");
+        };
+        *ctx = Ctx::Clean(Box::new(Clean {
+            tale,
+            plan,
+            lease,
+            upstream,
+            sent: Instant::now(),
+            observing: self.policy.mode == Mode::Observe,
+            told: Told::default(),
+            status: None,
+            bytes: 0,
+            first_byte: None,
+            watched: Watched::Nothing,
+            max_bytes: self.policy.hold.max_bytes,
+            headers: None,
+        }));
+        Ok(false)
+    }
+
+    /// Reads the beginning of the body, which pingora replays.
+    async fn look(&self, session: &mut Session) -> pingora::Result<Ask> {
+        if session.is_body_empty() {
+            return Ok(Ask::default());
+        }
+        if session.req_header().headers.contains_key(header::EXPECT) {
+            session.write_continue_response().await?;
+        }
+        session.enable_retry_buffering();
+        let mut start = Vec::new();
+        while start.len() < LOOKED_AT {
+            match session.as_downstream_mut().read_request_body().await? {
+                Some(piece) => start.extend_from_slice(&piece),
+                None => break,
+            }
+        }
+        let coding = match session.req_header().headers.get(header::CONTENT_ENCODING) {
+            None => Some(Coding::Identity),
+            Some(name) => Coding::named(name.as_bytes()),
+        };
+        Ok(Ask::of(&start, coding))
+    }
+}
+
+impl Clean {
+    pub(super) fn peer(&self) -> Option<HttpPeer> {
+        let credential = self.lease.credential().index();
+        self.upstream.peer(credential, Connection::Any)
+    }
+
+    pub(super) fn request(&self, request: &mut RequestHeader) -> pingora::Result<()> {
+        let (below, query) = (&self.plan.below, self.plan.query.as_deref());
+        let secrets = self.lease.secrets();
+        headers::to_upstream(
+            request,
+            &self.upstream,
+            secrets,
+            below,
+            query,
+            Framing::AsCame,
+            false,
+        )
+    }
+
+    pub(super) fn head(
+        &mut self,
+        session: &mut Session,
+        response: &mut ResponseHeader,
+    ) -> pingora::Result<()> {
+        if response.status.is_informational() {
+            return Ok(());
+        }
+        self.status = Some(response.status.as_u16());
+        self.told.status = self.status;
+        self.told.upstream_request_id = upstream_request_id(&response.headers);
+        if self.observing {
+            let head_only = session.req_header().method == http::Method::HEAD;
+            let Head { answer, decoder } = head::read(response, head_only);
+            let (endpoint, dialect) = (self.plan.endpoint, self.upstream.spec.dialect);
+            let streamed = self.plan.ask.stream;
+            let (gate, step) = Gate::new(endpoint, dialect, answer, streamed, self.max_bytes);
+            self.headers = Some(response.headers.clone());
+            self.watched = Watched::Opening(Box::new(gate), decoder);
+            self.step(step);
+        }
+        headers::to_client(response, false);
+        let id = self.tale.id().to_string();
+        response.insert_header("x-berth-request-id", id)?;
+        Ok(())
+    }
+
+    pub(super) fn body(&mut self, piece: Option<&Bytes>, end: bool) {
+        let piece = piece.cloned().unwrap_or_default();
+        if !piece.is_empty() {
+            self.bytes += piece.len() as u64;
+            self.first_byte.get_or_insert_with(Instant::now);
+        }
+        match &mut self.watched {
+            Watched::Nothing | Watched::Refused(_) => {}
+            Watched::Opening(gate, decoder) => {
+                let step = match decoded(decoder, piece) {
+                    Some(piece) => gate.push(piece),
+                    None => Step::Commit(CommitReason::Opaque),
+                };
+                self.step(step);
+                if end {
+                    if let Watched::Opening(gate, _) = &mut self.watched {
+                        let step = gate.end();
+                        self.step(step);
+                    }
+                }
+            }
+            Watched::Stream(stream, decoder) => {
+                if let Some(piece) = decoded(decoder, piece) {
+                    stream.pass(piece, &mut Vec::new());
+                }
+                if end {
+                    stream.end(&mut Vec::new());
+                }
+            }
+        }
+    }
+
+    pub(super) async fn fail(
+        &mut self,
+        edge: &Edge,
+        session: &mut Session,
+        error: &Error,
+    ) -> FailToProxy {
+        let upstream = *error.esource() == pingora::ErrorSource::Upstream;
+        if session.response_written().is_none() && upstream {
+            let after = answer::retry_after(None, edge.policy.retry_after);
+            let words = ("server_error", "The upstream could not be reached.");
+            let answer = Answer::retry(self.plan.dialect, words, after);
+            if let Ok(head) = answer.head() {
+                let _ = session.write_response_header(Box::new(head), false).await;
+                let _ = session.write_response_body(Some(answer.body), true).await;
+                self.status = Some(answer.status);
+            }
+        }
+        FailToProxy {
+            error_code: 0,
+            can_reuse_downstream: false,
+        }
+    }
+
+    pub(super) fn end(mut self, edge: &Edge, session: &Session, error: Option<&Error>) {
+        let client_left = error.is_some_and(|e| *e.esource() == pingora::ErrorSource::Downstream);
+        let (verdict, refusal) = match (&self.watched, error) {
+            _ if client_left => (Verdict::ClientGone, None),
+            (Watched::Refused(refusal), _) => (refusal.ruling.verdict, Some(&**refusal)),
+            (Watched::Stream(stream, _), _) => after_commit(stream, error),
+            (_, Some(_)) if session.response_written().is_some() => {
+                (Verdict::TruncatedAfterCommit, None)
+            }
+            (_, Some(_)) => (Verdict::Transport, None),
+            (_, None) => (by_status(self.status), None),
+        };
+        let stated = refusal.and_then(|refusal| {
+            let headers = self
+                .headers
+                .as_ref()
+                .filter(|_| head_is_its_own(refusal.shape));
+            stated(verdict, &refusal.facts, headers, SystemTime::now())
+        });
+        if self.observing {
+            let stated = stated.map(|stated| Stated {
+                after: stated.after,
+                basis: stated.basis,
+                pair_only: false,
+            });
+            let model = self.plan.ask.model.as_deref();
+            self.lease.learn(model, verdict, stated, Instant::now());
+        }
+        let outcome = match verdict {
+            Verdict::Admitted => Outcome::Ok,
+            Verdict::ClientGone => Outcome::ClientGone,
+            Verdict::ClientError | Verdict::Policy | Verdict::State => Outcome::ClientError,
+            _ => Outcome::UpstreamError,
+        };
+        let name = CredentialName(self.lease.credential().id().clone());
+        let ended = Ended {
+            verdict,
+            refusal,
+            then: Then::Commit,
+            possible_duplicate: false,
+        };
+        let ms = self
+            .first_byte
+            .map(|at| at.duration_since(self.sent).as_millis() as u64);
+        let told = std::mem::take(&mut self.told);
+        self.tale.attempt_at(told, &name, ended, ms);
+        if let Watched::Stream(stream, _) = &self.watched {
+            self.tale.usage(stream.usage());
+        }
+        self.tale.passes();
+        let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX);
+        self.tale.answered(self.status.unwrap_or(0), bytes);
+        edge.finish(self.tale, outcome);
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Hold | Step::AwaitTerminal => {}
+            Step::Refuse(refusal) => self.watched = Watched::Refused(refusal),
+            Step::Commit(_) => {
+                let Watched::Opening(gate, decoder) =
+                    std::mem::replace(&mut self.watched, Watched::Nothing)
+                else {
+                    return;
+                };
+                let (endpoint, dialect) = (self.plan.endpoint, self.upstream.spec.dialect);
+                let mut stream = watcher(&gate, endpoint, dialect);
+                for piece in gate.into_held() {
+                    stream.pass(piece, &mut Vec::new());
+                }
+                self.watched = Watched::Stream(Box::new(stream), decoder);
+            }
+        }
+    }
+}
+
+fn watcher(gate: &Gate, endpoint: Endpoint, dialect: Dialect) -> Stream {
+    if gate.reads_frames() {
+        Stream::events(endpoint, dialect, ClientErrorCode::Keep)
+    } else {
+        Stream::opaque(endpoint, dialect)
+    }
+}
+
+fn decoded(decoder: &mut Option<Decoder>, piece: Bytes) -> Option<Bytes> {
+    match decoder {
+        None => Some(piece),
+        Some(decoder) => decoder.push(&piece).ok(),
+    }
+}
+
+fn after_commit<'a>(stream: &'a Stream, error: Option<&Error>) -> (Verdict, Option<&'a Refusal>) {
+    match stream.failure() {
+        Some(refusal) if refusal.ruling.verdict == Verdict::Capacity => {
+            (Verdict::CapacityAfterCommit, Some(refusal))
+        }
+        Some(refusal) => (Verdict::TruncatedAfterCommit, Some(refusal)),
+        None if error.is_some() => (Verdict::TruncatedAfterCommit, None),
+        None if !stream.is_opaque() && !stream.is_finished() => {
+            (Verdict::TruncatedAfterCommit, None)
+        }
+        None => (Verdict::Admitted, None),
+    }
+}
+
+/// Where nobody watches, the status is all there is.
+fn by_status(status: Option<u16>) -> Verdict {
+    match status {
+        Some(429) => Verdict::RateLimit,
+        Some(401) => Verdict::Auth,
+        Some(400..=499) => Verdict::ClientError,
+        Some(500..=599) => Verdict::Transient,
+        _ => Verdict::Admitted,
+    }
+}

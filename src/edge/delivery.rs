@@ -1,0 +1,299 @@
+//! From commit on: the answer goes to the client, and there is no way back.
+//!
+//! The head and everything held are written at once, and then each piece as it comes. The end is the
+//! hard part, because clients take a clean end for success: a stream ends cleanly only after its
+//! terminal frame, a failure that was told in full ends it at once, and everything else ends broken.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{HeaderValue, Version, header};
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::HttpTask;
+use pingora::proxy::Session;
+
+use crate::admission::gate::{Refusal, TERMINAL_WAIT};
+use crate::admission::policy::ClientErrorCode;
+use crate::admission::rewrite;
+use crate::admission::stream::{Ending, Flow, Stream};
+use crate::admission::usage::Usage;
+
+use super::attempt::{Attempt, Event, Holding, earliest};
+use super::headers;
+
+/// What became of a committed answer.
+#[derive(Debug)]
+pub struct Delivery {
+    /// How it ended.
+    pub end: End,
+    /// The client's status.
+    pub status: u16,
+    /// Bytes of body written.
+    pub bytes_out: u64,
+    /// From the start of the attempt to the first byte written.
+    pub first_byte: Instant,
+    /// Tokens that the answer reported.
+    pub usage: Usage,
+    /// The code that was rewritten, and how often.
+    pub rewritten: Option<(&'static str, u64)>,
+    /// A terminal frame was added.
+    pub synthesised: bool,
+    /// The failure that ended the stream.
+    pub failure: Option<Refusal>,
+}
+
+/// How a committed answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Whole.
+    Whole,
+    /// With a failure told in full.
+    Failed,
+    /// Broken off: the client must not be shown a clean end.
+    Truncated,
+    /// The client left.
+    ClientGone,
+}
+
+/// What berth adds to the head.
+#[derive(Clone, Debug, Default)]
+pub struct Additions(Vec<(&'static str, HeaderValue)>);
+
+impl Additions {
+    /// A header; what cannot be one is left out.
+    pub fn add(&mut self, name: &'static str, value: &str) {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            self.0.push((name, value));
+        }
+    }
+
+    /// Writes them into a head.
+    ///
+    /// # Errors
+    ///
+    /// None that could be met: names and values are checked.
+    pub fn write(&self, head: &mut ResponseHeader) -> pingora::Result<()> {
+        for (name, value) in &self.0 {
+            head.insert_header(*name, value.clone())?;
+        }
+        Ok(())
+    }
+}
+
+/// Delivers a held answer to its end. `None` where there is no head to deliver.
+pub async fn deliver(
+    mut attempt: Attempt,
+    session: &mut Session,
+    code: &ClientErrorCode,
+    additions: &Additions,
+) -> Option<Delivery> {
+    let Holding {
+        mut head,
+        gate,
+        mut decoder,
+    } = attempt.held.take()?;
+    let purpose = attempt.purpose();
+    let frames = gate.reads_frames();
+    let mut stream = if frames {
+        Stream::events(purpose.endpoint, purpose.dialect, code.clone())
+    } else {
+        Stream::opaque(purpose.endpoint, purpose.dialect)
+    };
+    let mut held = gate.into_held();
+    let whole = attempt.ended && !frames;
+    let mut rewritten = None;
+    let mut usage = Usage::default();
+    if whole && !held.is_empty() {
+        let body = held.concat();
+        usage = Usage::of_document(&body);
+        let change = rewrite::document(&body, code);
+        rewritten = change.as_ref().map(|c| (c.from, c.places as u64));
+        if change.is_some() {
+            headers::body_changed(&mut head);
+        }
+        held = vec![change.map_or_else(|| body.into(), |c| c.bytes)];
+    }
+    let recoded = decoder.is_some();
+    headers::to_client(&mut head, recoded);
+    let length = whole.then(|| held.iter().map(Bytes::len).sum());
+    frame(&mut head, session, length, frames || recoded).ok()?;
+    additions.write(&mut head).ok()?;
+    if let (Some((from, _)), true) = (rewritten, whole) {
+        head.insert_header("x-berth-rewrote", from).ok()?;
+    }
+
+    let status = head.status.as_u16();
+    let mut out = Vec::with_capacity(held.len());
+    let mut flow = Flow::Continue;
+    for piece in held {
+        if flow != Flow::EndNow {
+            flow = stream.pass(piece, &mut out);
+        }
+    }
+    let mut ending = None;
+    if attempt.ended && flow != Flow::EndNow {
+        ending = Some(stream.end(&mut out));
+    }
+    let mut writer = Writer {
+        bytes: 0,
+        first: Instant::now(),
+    };
+    let mut tasks = vec![HttpTask::Header(head, false)];
+    writer.add(&mut tasks, &mut out);
+    if session.write_response_tasks(tasks).await.is_err() {
+        return Some(writer.delivery(End::ClientGone, status, stream, usage, rewritten));
+    }
+    let idle = attempt.times().idle;
+    let mut last = Instant::now();
+    let mut terminal: Option<Instant> = None;
+    let end = loop {
+        match (flow, ending) {
+            (_, Some(Ending::Truncated)) => break End::Truncated,
+            (Flow::EndNow, _) | (_, Some(Ending::Complete)) => break End::Whole,
+            (Flow::AwaitTerminal, None) => {
+                terminal.get_or_insert_with(|| Instant::now() + TERMINAL_WAIT);
+            }
+            (Flow::Continue, None) => {}
+        }
+        let event = attempt
+            .next(session, earliest([terminal, Some(last + idle)]))
+            .await;
+        match event {
+            Event::Piece(piece, is_last) => {
+                last = Instant::now();
+                let piece = match &mut decoder {
+                    None => piece,
+                    Some(decoder) => match decoder.push(&piece) {
+                        Ok(piece) => piece,
+                        Err(_) => break End::Truncated,
+                    },
+                };
+                flow = stream.pass(piece, &mut out);
+                if is_last && flow != Flow::EndNow {
+                    ending = Some(stream.end(&mut out));
+                }
+            }
+            Event::End(trailers) => {
+                attempt.trailers = trailers;
+                ending = Some(stream.end(&mut out));
+            }
+            Event::Deadline if terminal.is_some_and(|at| at <= Instant::now()) => {
+                stream.give_up_waiting(&mut out);
+                flow = Flow::EndNow;
+            }
+            Event::Deadline if last.elapsed() < idle => {}
+            Event::Broken if !stream.is_opaque() => {
+                // Broken after the terminal frame, or after an error that only lacked it: the
+                // client has everything.
+                ending = Some(match stream.end(&mut out) {
+                    Ending::Complete => Ending::Complete,
+                    Ending::Truncated => Ending::Truncated,
+                });
+            }
+            Event::Broken | Event::Deadline | Event::Head(_) | Event::BodyFault(_) => {
+                break End::Truncated;
+            }
+            Event::ClientGone => break End::ClientGone,
+        }
+        let mut tasks = Vec::with_capacity(out.len());
+        writer.add(&mut tasks, &mut out);
+        if !tasks.is_empty() && session.write_response_tasks(tasks).await.is_err() {
+            break End::ClientGone;
+        }
+    };
+    let end = match end {
+        End::Whole => {
+            let last = match attempt.trailers.take() {
+                Some(trailers) => HttpTask::Trailer(Some(trailers)),
+                None => HttpTask::Done,
+            };
+            match session.write_response_tasks(vec![last]).await {
+                Ok(_) if stream.failure().is_some() => End::Failed,
+                Ok(_) => End::Whole,
+                Err(_) => End::ClientGone,
+            }
+        }
+        other => other,
+    };
+    Some(writer.delivery(end, status, stream, usage, rewritten))
+}
+
+struct Writer {
+    bytes: u64,
+    first: Instant,
+}
+
+impl Writer {
+    fn add(&mut self, tasks: &mut Vec<HttpTask>, out: &mut Vec<Bytes>) {
+        for piece in out.drain(..) {
+            if !piece.is_empty() {
+                self.bytes += piece.len() as u64;
+                tasks.push(HttpTask::Body(Some(piece), false));
+            }
+        }
+    }
+
+    fn delivery(
+        self,
+        end: End,
+        status: u16,
+        stream: Stream,
+        usage: Usage,
+        rewritten: Option<(&'static str, u64)>,
+    ) -> Delivery {
+        let usage = if usage.is_known() {
+            usage
+        } else {
+            stream.usage()
+        };
+        Delivery {
+            end,
+            status,
+            bytes_out: self.bytes,
+            first_byte: self.first,
+            usage,
+            rewritten: rewritten.or(stream.rewritten()),
+            synthesised: stream.synthesised(),
+            failure: stream.failure().cloned(),
+        }
+    }
+}
+
+/// Frames an answer's body for this client. A stream's length may change and is never declared; a
+/// body without one is chunked, or ends with the connection where the client knows no chunks.
+pub fn frame(
+    head: &mut ResponseHeader,
+    session: &mut Session,
+    length: Option<usize>,
+    changes: bool,
+) -> pingora::Result<()> {
+    let bodiless = matches!(head.status.as_u16(), 204 | 304)
+        || session.req_header().method == http::Method::HEAD;
+    if bodiless {
+        return Ok(());
+    }
+    if changes {
+        head.remove_header(&header::CONTENT_LENGTH);
+    }
+    if let Some(length) = length {
+        head.remove_header(&header::TRANSFER_ENCODING);
+        head.insert_header(header::CONTENT_LENGTH, length)?;
+        return Ok(());
+    }
+    if head.headers.contains_key(header::CONTENT_LENGTH) {
+        head.remove_header(&header::TRANSFER_ENCODING);
+        return Ok(());
+    }
+    head.remove_header(&header::TRANSFER_ENCODING);
+    match session.req_header().version {
+        Version::HTTP_2 => {}
+        Version::HTTP_11 => head.insert_header(header::TRANSFER_ENCODING, "chunked")?,
+        _ => session.set_keepalive(None),
+    }
+    Ok(())
+}
+
+/// How long an attempt waits for what it is asked to wait for, never longer than a day.
+pub fn bounded(time: Duration) -> Duration {
+    time.min(Duration::from_secs(24 * 3600))
+}

@@ -1,0 +1,678 @@
+//! From one credential to the next, until one answers or none is left.
+//!
+//! ```text
+//!   choose ──▶ attempt ──▶ ready ─────────────────▶ deliver
+//!     ▲           │
+//!     │           ├──▶ refused, broken, expired ──▶ may it move? ── yes ─┐
+//!     │           │                                      │ no            │
+//!     │           └──▶ client gone                       ▼               │
+//!     │                                          answer, or deliver      │
+//!     └──────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Whether a request may move is decided in one place ([`Course::may_move`]) and recorded when it may
+//! not. Nothing of an answer that was dropped reaches the client, except, where nothing is left, the
+//! most retryable refusal of all.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use pingora::http::ResponseHeader;
+use pingora::proxy::Session;
+
+use crate::admission::gate::{CommitReason, Refusal};
+use crate::admission::policy::{ClientErrorCode, OnHoldTimeout};
+use crate::admission::retry_after::stated;
+use crate::admission::rewrite;
+use crate::admission::verdict::{HoldOut, Switch, Telling, Words};
+use crate::admission::{Endpoint, Verdict};
+use crate::observe::record::CredentialName;
+use crate::observe::words::{Blocked, Outcome, Then};
+use crate::pool::{self, Choice, CredentialIndex, Lease, NoneReason, RouteIndex, Stated, Why};
+
+use super::answer::{self, Answer};
+use super::attempt::{Attempt, Held, Purpose, Report, Task, Times};
+use super::body::Body;
+use super::delivery::{Additions, Delivery, End, bounded, deliver, frame};
+use super::headers::{self, Framing};
+use super::request::{Plan, Served};
+use super::state::Edge;
+use super::tale::{Ended, Tale, head_is_its_own};
+use super::upstream::{Connection, Upstream};
+
+/// The course of one request over its attempts.
+struct Course<'a> {
+    edge: &'a Edge,
+    plan: &'a Plan,
+    body: Body,
+    tale: Tale,
+    tried: Vec<CredentialIndex>,
+    /// The refusal that is answered if nothing is left: of several, the most retryable one.
+    refused: Option<Refused>,
+    /// The earliest end that a rate limit stated.
+    soonest: Option<Duration>,
+    timed_out: bool,
+    /// The end of the request's time; none where silence is waited out.
+    deadline: Option<Instant>,
+}
+
+/// A refusal, kept for the case that nothing better comes.
+struct Refused {
+    verdict: Verdict,
+    code: Option<String>,
+    message: Option<String>,
+    /// As it came, where it may have to be passed on so.
+    answer: Option<(Box<ResponseHeader>, Vec<Bytes>)>,
+}
+
+/// What follows an attempt.
+enum Step<'a> {
+    /// Another credential.
+    Again(Box<Course<'a>>, Arc<Lease>),
+    /// The request is served.
+    Served(Served),
+}
+
+impl Edge {
+    /// Serves a request from its first attempt on.
+    pub async fn fail_over(
+        &self,
+        session: &mut Session,
+        tale: Tale,
+        plan: &Plan,
+        body: Body,
+    ) -> Served {
+        let now = Instant::now();
+        let time = self.policy.hold.request_max_time;
+        let mut course = Box::new(Course {
+            edge: self,
+            plan,
+            body,
+            tale,
+            tried: Vec::new(),
+            refused: None,
+            soonest: None,
+            timed_out: false,
+            deadline: plan.ask.stream.then(|| now + bounded(time)),
+        });
+        let mut lease = match course.choose(now) {
+            Ok(lease) => lease,
+            Err(why) => return course.give_up(session, Some(why)).await,
+        };
+        self.deposit(RouteIndex(plan.route), now);
+        loop {
+            match course.attempt(session, lease).await {
+                Step::Again(again, next) => (course, lease) = (again, next),
+                Step::Served(served) => return served,
+            }
+        }
+    }
+}
+
+impl<'a> Course<'a> {
+    /// One attempt, and what follows from it.
+    async fn attempt(mut self: Box<Self>, session: &mut Session, lease: Arc<Lease>) -> Step<'a> {
+        self.tried.push(lease.credential().index());
+        let Some(upstream) = self.edge.upstream(lease.credential().index()) else {
+            return Step::Served(self.give_up(session, None).await);
+        };
+        let (mut attempt, held) = match self.connect(session, upstream, &lease).await {
+            Some(connected) => connected,
+            None => return Step::Served(Served::Broken),
+        };
+        let name = CredentialName(lease.credential().id().clone());
+        match held {
+            Held::Ready(reason) => {
+                self.learn(&lease, Verdict::Admitted, None, None);
+                let told = (Verdict::Admitted, None);
+                Step::Served(
+                    self.deliver(session, attempt, reason, &name, told, &lease)
+                        .await,
+                )
+            }
+            Held::Refused(refusal) => self.refused(session, attempt, lease, &name, refusal).await,
+            Held::Broken => {
+                self.learn(&lease, Verdict::Transport, None, None);
+                let ended = Ended {
+                    verdict: Verdict::Transport,
+                    refusal: None,
+                    then: Then::FailOver,
+                    possible_duplicate: attempt.report().was_connected(),
+                };
+                if let Some(failure) = attempt.report().failure() {
+                    log::debug!("{}: {}: {failure}", self.tale.id(), lease.credential().id());
+                }
+                self.tale.attempt(&attempt, &name, ended);
+                let unsent = !attempt.report().was_connected();
+                self.keep(Refused::silent(Verdict::Transport));
+                drop(attempt);
+                self.move_on(session, unsent).await
+            }
+            Held::Expired => {
+                let late = self.deadline.is_some_and(|at| at <= Instant::now());
+                let commit = self.edge.policy.on_hold_timeout == OnHoldTimeout::Commit;
+                let next = if late {
+                    Err(Blocked::RequestTime)
+                } else if self.timed_out || (commit && attempt.head().is_some()) {
+                    Err(Blocked::NothingLeft)
+                } else {
+                    self.next(false)
+                };
+                self.timed_out = true;
+                let ended = Ended {
+                    verdict: Verdict::Timeout,
+                    refusal: None,
+                    then: Then::FailOver,
+                    possible_duplicate: true,
+                };
+                match next {
+                    Ok(lease_of_next) => {
+                        self.learn(&lease, Verdict::Timeout, None, None);
+                        self.tale.attempt(&attempt, &name, ended);
+                        self.keep(Refused::silent(Verdict::Timeout));
+                        Step::Again(self, lease_of_next)
+                    }
+                    Err(_) if attempt.head().is_some() => {
+                        let told = (Verdict::Admitted, None);
+                        let reason = CommitReason::HoldTimeout;
+                        attempt.set_hold(None);
+                        let served = self.deliver(session, attempt, reason, &name, told, &lease);
+                        Step::Served(served.await)
+                    }
+                    Err(blocked) => {
+                        self.learn(&lease, Verdict::Timeout, None, None);
+                        self.tale.attempt(
+                            &attempt,
+                            &name,
+                            Ended {
+                                then: Then::Answer,
+                                ..ended
+                            },
+                        );
+                        self.tale.blocked(blocked);
+                        self.keep(Refused::silent(Verdict::Timeout));
+                        drop(attempt);
+                        Step::Served(self.give_up(session, None).await)
+                    }
+                }
+            }
+            Held::ClientGone => {
+                self.learn(&lease, Verdict::ClientGone, None, None);
+                let ended = Ended {
+                    verdict: Verdict::ClientGone,
+                    refusal: None,
+                    then: Then::GiveUp,
+                    possible_duplicate: false,
+                };
+                self.tale.attempt(&attempt, &name, ended);
+                drop(attempt);
+                self.edge.finish(self.tale, Outcome::ClientGone);
+                Step::Served(Served::Broken)
+            }
+            Held::BodyFault(fault) => {
+                drop(attempt);
+                let dialect = self.plan.dialect;
+                Step::Served(
+                    self.edge
+                        .body_fault(session, self.tale, dialect, fault)
+                        .await,
+                )
+            }
+        }
+    }
+
+    /// Starts the attempt and holds its answer. A pooled connection that turns out to be dead is
+    /// replaced by a fresh one, and an address that does not answer by the next: neither counts.
+    async fn connect(
+        &self,
+        session: &mut Session,
+        upstream: &Arc<Upstream>,
+        lease: &Arc<Lease>,
+    ) -> Option<(Attempt, Held)> {
+        let mut connection = Connection::Any;
+        let mut addresses = upstream.addresses();
+        loop {
+            let task = self.task(upstream, lease, connection);
+            let (purpose, times) = (self.purpose(upstream), self.times(upstream));
+            let mut attempt = Attempt::start(session, task, self.body.source(), purpose, times)?;
+            let held = attempt.hold(session).await;
+            if !matches!(held, Held::Broken) {
+                return Some((attempt, held));
+            }
+            let report = attempt.report();
+            let dead = report.was_reused()
+                && attempt.head().is_none()
+                && self.body.is_whole()
+                && connection == Connection::Any;
+            if dead {
+                connection = Connection::Fresh;
+            } else if !report.was_connected() && addresses > 1 {
+                addresses -= 1;
+            } else {
+                return Some((attempt, held));
+            }
+        }
+    }
+
+    /// The upstream said no.
+    async fn refused(
+        mut self: Box<Self>,
+        session: &mut Session,
+        attempt: Attempt,
+        lease: Arc<Lease>,
+        name: &CredentialName,
+        refusal: Box<Refusal>,
+    ) -> Step<'a> {
+        let verdict = refusal.ruling.verdict;
+        let headers = attempt.head().map(|head| &head.headers);
+        let headers = headers.filter(|_| head_is_its_own(refusal.shape));
+        let stated = stated(verdict, &refusal.facts, headers, SystemTime::now());
+        self.learn(&lease, verdict, stated, Some(&refusal));
+        if matches!(verdict, Verdict::RateLimit | Verdict::Quota) {
+            let after = stated.map(|s| s.after).or(default_time(verdict));
+            self.soonest = self.soonest.into_iter().chain(after).min();
+        }
+        // What only a switch brought about is answered as the refusal before it.
+        let brought_about = verdict == Verdict::State && self.refused.is_some();
+        let passes = verdict.switch() == Switch::No || !self.plan.endpoint.may_be_repeated();
+        if passes && !brought_about {
+            if verdict.switch() != Switch::No {
+                self.tale.blocked(Blocked::NotRepeatable);
+            }
+            let told = (verdict, Some(&*refusal));
+            let reason = CommitReason::PassedOn;
+            let served = self.deliver(session, attempt, reason, name, told, &lease);
+            return Step::Served(served.await);
+        }
+        let ended = Ended {
+            verdict,
+            refusal: Some(&refusal),
+            then: Then::FailOver,
+            possible_duplicate: false,
+        };
+        self.tale.attempt(&attempt, name, ended);
+        if brought_about {
+            return Step::Served(self.give_up(session, None).await);
+        }
+        let as_it_came = verdict.telling().1 == Telling::AsItCame;
+        let answer = if as_it_came {
+            attempt.into_refused()
+        } else {
+            None
+        };
+        let facts = refusal.facts;
+        self.keep(Refused {
+            verdict,
+            code: facts.code.or(facts.kind),
+            message: facts.message,
+            answer,
+        });
+        self.move_on(session, false).await
+    }
+
+    /// Another credential, or the end.
+    async fn move_on(mut self: Box<Self>, session: &mut Session, unsent: bool) -> Step<'a> {
+        match self.next(unsent) {
+            Ok(lease) => Step::Again(self, lease),
+            Err(blocked) => {
+                self.tale.blocked(blocked);
+                Step::Served(self.give_up(session, None).await)
+            }
+        }
+    }
+
+    /// The credential for another attempt, or why there is none. `unsent` says that nothing of the
+    /// last one was sent.
+    fn next(&mut self, unsent: bool) -> Result<Arc<Lease>, Blocked> {
+        let now = Instant::now();
+        let ask = &self.plan.ask;
+        let attempts = u32::try_from(self.tried.len()).unwrap_or(u32::MAX);
+        if self.deadline.is_some_and(|at| at <= now) {
+            return Err(Blocked::RequestTime);
+        }
+        if attempts >= self.edge.policy.max_attempts.get() {
+            return Err(Blocked::MaxAttempts);
+        }
+        if !unsent {
+            if self.plan.endpoint == Endpoint::Other {
+                return Err(Blocked::NotRepeatable);
+            }
+            if !self.body.is_whole() {
+                return Err(Blocked::BodyNotReplayable);
+            }
+            if ask.previous_response_id.is_some() {
+                return Err(Blocked::PreviousResponseId);
+            }
+        }
+        let lease = self.choose(now).map_err(|_| Blocked::NothingLeft)?;
+        if ask.encrypted_content && !self.same_realm(&lease) {
+            return Err(Blocked::EncryptedContent);
+        }
+        if !self.edge.withdraw(RouteIndex(self.plan.route), now) {
+            return Err(Blocked::RetryBudget);
+        }
+        Ok(lease)
+    }
+
+    fn choose(&self, now: Instant) -> Result<Arc<Lease>, Why> {
+        let ask = pool::Ask {
+            route: RouteIndex(self.plan.route),
+            model: self.plan.ask.model.as_deref(),
+            tried: &self.tried,
+            only: None,
+        };
+        match self.edge.pool.choose(&ask, now) {
+            Choice::Take(lease) => Ok(Arc::new(lease)),
+            Choice::None(why) => Err(why),
+        }
+    }
+
+    fn same_realm(&self, lease: &Lease) -> bool {
+        let realm = &lease.credential().spec().realm;
+        self.tried.iter().all(|tried| {
+            let credential = self.edge.pool.credentials().get(tried.0);
+            credential.is_some_and(|c| c.spec().realm == *realm)
+        })
+    }
+
+    /// Of several refusals the most retryable one is kept.
+    fn keep(&mut self, refused: Refused) {
+        let rank = refused.verdict.telling().0;
+        let kept = self.refused.as_ref().map(|kept| kept.verdict.telling().0);
+        if kept.is_none_or(|kept| rank < kept) {
+            self.refused = Some(refused);
+        }
+    }
+
+    fn learn(
+        &self,
+        lease: &Lease,
+        verdict: Verdict,
+        stated: Option<crate::admission::retry_after::Stated>,
+        refusal: Option<&Refusal>,
+    ) {
+        let stated = stated.map(|stated| Stated {
+            after: stated.after,
+            basis: stated.basis,
+            pair_only: false,
+        });
+        let model = self.plan.ask.model.as_deref();
+        lease.learn(model, verdict, stated, Instant::now());
+        if let Some(refusal) = refusal {
+            log::info!(
+                "{}: credential {} refused: {} ({}, rule {})",
+                self.tale.id(),
+                lease.credential().id(),
+                verdict.as_str(),
+                refusal.shape.as_str(),
+                refusal.ruling.rule,
+            );
+        }
+    }
+
+    /// Delivers an answer to its end.
+    async fn deliver(
+        mut self: Box<Self>,
+        session: &mut Session,
+        attempt: Attempt,
+        reason: CommitReason,
+        name: &CredentialName,
+        (verdict, refusal): (Verdict, Option<&Refusal>),
+        lease: &Lease,
+    ) -> Served {
+        let ended = Ended {
+            verdict,
+            refusal,
+            then: Then::Commit,
+            possible_duplicate: self.timed_out,
+        };
+        self.tale.attempt(&attempt, name, ended);
+        self.tale.commits(reason);
+        let mut additions = Additions::default();
+        additions.add("x-berth-request-id", &self.tale.id().to_string());
+        if self.edge.disclose {
+            additions.add("x-berth-attempts", &self.tale.attempts().to_string());
+            additions.add("x-berth-credential", name.0.as_str());
+        }
+        let Course {
+            edge,
+            plan,
+            body,
+            mut tale,
+            ..
+        } = *self;
+        // From here on nothing is sent twice: the body's memory is free for others.
+        drop(body);
+        let code = &edge.policy.client_error_code;
+        let Some(delivery) = deliver(attempt, session, code, &additions).await else {
+            edge.finish(tale, Outcome::UpstreamError);
+            return Served::Broken;
+        };
+        tale.delivered(&delivery, plan.dialect);
+        if let (Some((from, times)), ClientErrorCode::Replace(to)) = (delivery.rewritten, code) {
+            tale.rewrote(from, to, times);
+        }
+        let outcome = outcome_of(&delivery, verdict);
+        if let Some(corrected) = corrected(&delivery) {
+            tale.correct_last(corrected, delivery.failure.as_ref());
+            if delivery.end != End::ClientGone {
+                tale.blocked(Blocked::OutputStarted);
+            }
+            let model = plan.ask.model.as_deref();
+            let learned = delivery.failure.as_ref().map(|f| f.ruling.verdict);
+            lease.learn(model, learned.unwrap_or(corrected), None, Instant::now());
+        }
+        edge.finish(tale, outcome);
+        match delivery.end {
+            End::Whole | End::Failed => Served::Whole,
+            End::Truncated | End::ClientGone => Served::Broken,
+        }
+    }
+
+    /// Nothing is left to try: the most retryable refusal is answered, or why there was nobody.
+    async fn give_up(mut self: Box<Self>, session: &mut Session, why: Option<Why>) -> Served {
+        self.tale.then(Then::Answer);
+        let edge = self.edge;
+        let dialect = self.plan.dialect;
+        let Some(refused) = self.refused.take() else {
+            let answer = self.nobody(why);
+            return edge
+                .answer(session, self.tale, answer, Outcome::NoneAvailable)
+                .await;
+        };
+        let outcome = match refused.verdict {
+            Verdict::Timeout => Outcome::Timeout,
+            _ => Outcome::RefusedAll,
+        };
+        let after = answer::retry_after(self.earliest(), edge.policy.retry_after);
+        let answer = match refused.verdict.telling().1 {
+            Telling::RateLimit => {
+                let message = refused.message.as_deref().unwrap_or("Rate limit reached.");
+                Answer::rate_limit(dialect, message, self.soonest.unwrap_or(after))
+            }
+            Telling::AsItCame => match refused.answer {
+                Some((head, body)) => return self.pass_on(session, head, body, outcome).await,
+                None => Answer::retry(dialect, ("server_error", OURS), after),
+            },
+            Telling::Retry(words) => {
+                let message = match words {
+                    Words::Upstream => refused.message.as_deref().unwrap_or(OURS),
+                    Words::Ours => OURS,
+                };
+                let fatal = refused.code.as_deref().and_then(rewrite::is_fatal);
+                let code = match (fatal, &edge.policy.client_error_code) {
+                    (Some(from), ClientErrorCode::Replace(to)) => {
+                        self.tale.rewrote(from, to, 1);
+                        to
+                    }
+                    (Some(from), ClientErrorCode::Keep) => from,
+                    (None, _) => "server_error",
+                };
+                Answer::retry(dialect, (code, message), after)
+            }
+        };
+        edge.answer(session, self.tale, answer, outcome).await
+    }
+
+    /// The answer where nobody could be asked at all.
+    fn nobody(&self, why: Option<Why>) -> Answer {
+        let dialect = self.plan.dialect;
+        let bounds = self.edge.policy.retry_after;
+        let earliest = why.and_then(|why| why.earliest);
+        let after = answer::retry_after(earliest, bounds);
+        match why.map(|why| why.reason) {
+            Some(NoneReason::NoCredentialServesModel) => {
+                let model = self.plan.ask.model.as_deref().unwrap_or_default();
+                let message = format!("No credential of this gateway serves the model `{model}`.");
+                Answer::client_error(dialect, 404, "model_not_found", &message)
+            }
+            _ => Answer::retry(dialect, ("server_error", OURS), after),
+        }
+    }
+
+    /// The earliest end among exclusions, where every credential is excluded.
+    fn earliest(&self) -> Option<Duration> {
+        match self.choose(Instant::now()) {
+            Err(Why {
+                earliest,
+                reason: NoneReason::AllExcluded,
+            }) => earliest,
+            _ => None,
+        }
+    }
+
+    /// A refusal is passed on as it came.
+    async fn pass_on(
+        mut self: Box<Self>,
+        session: &mut Session,
+        mut head: Box<ResponseHeader>,
+        body: Vec<Bytes>,
+        outcome: Outcome,
+    ) -> Served {
+        let body = body.concat();
+        let change = rewrite::document(&body, &self.edge.policy.client_error_code);
+        let body = change.map_or_else(|| body.into(), |change| change.bytes);
+        headers::to_client(&mut head, true);
+        let mut additions = Additions::default();
+        additions.add("x-berth-request-id", &self.tale.id().to_string());
+        if self.edge.disclose {
+            additions.add("x-berth-attempts", &self.tale.attempts().to_string());
+        }
+        self.tale.answered(head.status.as_u16(), body.len());
+        let framed = frame(&mut head, session, Some(body.len()), false);
+        let written = match framed.and_then(|()| additions.write(&mut head)) {
+            Ok(()) => write_whole(session, head, body).await,
+            Err(e) => Err(e),
+        };
+        self.edge.finish(self.tale, outcome);
+        match written {
+            Ok(()) => Served::Whole,
+            Err(_) => Served::Broken,
+        }
+    }
+
+    fn task(&self, upstream: &Arc<Upstream>, lease: &Arc<Lease>, connection: Connection) -> Task {
+        let length = self.body.bytes().len();
+        let framing = match (self.body.is_whole(), length) {
+            (true, 0) => Framing::Empty,
+            (true, length) => Framing::Length(length),
+            (false, _) => Framing::AsCame,
+        };
+        Task {
+            upstream: upstream.clone(),
+            lease: lease.clone(),
+            below: self.plan.below.clone(),
+            query: self.plan.query.clone(),
+            framing,
+            plain: true,
+            connection,
+            report: Arc::new(Report::default()),
+        }
+    }
+
+    fn purpose(&self, upstream: &Upstream) -> Purpose {
+        Purpose {
+            endpoint: self.plan.endpoint,
+            dialect: upstream.spec.dialect,
+            streamed: self.plan.ask.stream,
+            head_only: self.plan.head_only,
+            max_bytes: self.edge.policy.hold.max_bytes,
+        }
+    }
+
+    fn times(&self, upstream: &Upstream) -> Times {
+        let spec = &upstream.spec;
+        let head = match self.plan.ask.stream {
+            true => spec.header_timeout,
+            false => spec.non_stream_timeout,
+        };
+        let hold = self
+            .plan
+            .ask
+            .stream
+            .then_some(self.edge.policy.hold.max_time);
+        Times {
+            head: bounded(head),
+            hold: Some(bounded(hold.unwrap_or(spec.non_stream_timeout))),
+            request: self.deadline,
+            idle: bounded(spec.idle_timeout),
+        }
+    }
+}
+
+const OURS: &str = "No upstream could take this request. Please try again later.";
+
+impl Refused {
+    /// A failure that said nothing.
+    fn silent(verdict: Verdict) -> Refused {
+        Refused {
+            verdict,
+            code: None,
+            message: None,
+            answer: None,
+        }
+    }
+}
+
+fn default_time(verdict: Verdict) -> Option<Duration> {
+    match verdict.hold_out() {
+        HoldOut::Stated { default, .. } => Some(default),
+        HoldOut::Doubling { .. } | HoldOut::Nothing => None,
+    }
+}
+
+fn outcome_of(delivery: &Delivery, verdict: Verdict) -> Outcome {
+    match (delivery.end, verdict) {
+        (End::ClientGone, _) => Outcome::ClientGone,
+        (End::Truncated | End::Failed, _) => Outcome::UpstreamError,
+        (End::Whole, Verdict::Admitted) => Outcome::Ok,
+        (End::Whole, Verdict::ClientError | Verdict::Policy | Verdict::State) => {
+            Outcome::ClientError
+        }
+        (End::Whole, _) => Outcome::UpstreamError,
+    }
+}
+
+/// What an attempt came to after its commit, where that is something else.
+fn corrected(delivery: &Delivery) -> Option<Verdict> {
+    let failure = delivery.failure.as_ref().map(|f| f.ruling.verdict);
+    match (delivery.end, failure) {
+        (End::Whole, _) => None,
+        (End::ClientGone, _) => Some(Verdict::ClientGone),
+        (_, Some(Verdict::Capacity)) => Some(Verdict::CapacityAfterCommit),
+        (End::Failed | End::Truncated, _) => Some(Verdict::TruncatedAfterCommit),
+    }
+}
+
+async fn write_whole(
+    session: &mut Session,
+    head: Box<ResponseHeader>,
+    body: Bytes,
+) -> pingora::Result<()> {
+    session.write_response_header(head, body.is_empty()).await?;
+    if !body.is_empty() {
+        session.write_response_body(Some(body), true).await?;
+    }
+    Ok(())
+}

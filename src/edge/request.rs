@@ -1,0 +1,321 @@
+//! One client request, from its head to its end.
+//!
+//! What is answered without an upstream comes first: probes, closed paths, bodies that are too large.
+//! Then the body is read, and `failover` tries credentials until one answers or none is left.
+
+use std::time::{Duration, Instant};
+
+use http::{Method, header};
+use pingora::proxy::Session;
+
+use crate::admission::ask::{Ask, is_model_name};
+use crate::admission::coding::Coding;
+use crate::admission::{Dialect, Endpoint};
+use crate::observe::ids::SessionHash;
+use crate::observe::words::Outcome;
+
+use super::answer::{self, Answer};
+use super::body::{Body, BodyFault, declared_length};
+use super::paths::{self, Place};
+use super::spec::WebSocket;
+use super::state::Edge;
+use super::tale::Tale;
+
+/// A request smaller than this is taken even when memory is tight.
+const SMALL_BODY: usize = 64 * 1024;
+
+/// What is still coming of a body that is too large is read up to this, so that the client sees the
+/// answer.
+const DISCARD_BYTES: usize = 1024 * 1024;
+const DISCARD_TIME: Duration = Duration::from_secs(2);
+
+/// A client that sends nothing of its body for so long has stopped.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How a request was served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// With a whole answer: the connection may be used again.
+    Whole,
+    /// Not to its end: the client must see a broken one.
+    Broken,
+}
+
+/// A request that goes to an upstream.
+#[derive(Debug)]
+pub struct Plan {
+    /// Its route.
+    pub route: usize,
+    /// What it is for.
+    pub endpoint: Endpoint,
+    /// The path below the route's prefix.
+    pub below: String,
+    /// Its query.
+    pub query: Option<String>,
+    /// The route's dialect.
+    pub dialect: Dialect,
+    /// What it asks for.
+    pub ask: Ask,
+    /// It is a HEAD.
+    pub head_only: bool,
+}
+
+/// Where a request goes.
+#[derive(Debug)]
+pub enum Way {
+    /// Nowhere: this is the answer.
+    Answer(Option<usize>, Answer, Outcome),
+    /// To an upstream.
+    Upstream(Plan),
+}
+
+impl Edge {
+    /// Serves one request.
+    pub async fn serve(&self, session: &mut Session, mut story: Tale) -> Served {
+        session
+            .as_downstream_mut()
+            .set_read_timeout(Some(BODY_TIMEOUT));
+        let plan = match self.way(session) {
+            Way::Upstream(plan) => plan,
+            Way::Answer(route, answer, outcome) => {
+                self.name_route(&mut story, route);
+                return self.answer(session, story, answer, outcome).await;
+            }
+        };
+        self.name_route(&mut story, Some(plan.route));
+        let dialect = plan.dialect;
+        if self.memory.is_tight() && declared_length(session).is_none_or(|n| n > SMALL_BODY) {
+            let message = "The gateway is short of memory. Please try again.";
+            let after = answer::retry_after(None, self.policy.retry_after);
+            let answer = Answer::retry(dialect, ("server_error", message), after);
+            return self
+                .refuse_body(session, story, answer, Outcome::NoneAvailable)
+                .await;
+        }
+        let body = match Body::read(session, &self.limits, &self.memory).await {
+            Ok(body) => body,
+            Err(fault) => return self.body_fault(session, story, dialect, fault).await,
+        };
+        let plan = plan.with(read_ask(session, &body));
+        story.asks(
+            plan.ask.model.as_deref(),
+            self.session_of(session, &plan.ask),
+        );
+        self.fail_over(session, story, &plan, body).await
+    }
+
+    /// Where a request goes, by its head alone.
+    pub fn way(&self, session: &Session) -> Way {
+        let request = session.req_header();
+        let path = request.uri.path();
+        let method = request.method.as_str();
+        let shut = |route: Option<usize>, message: &str| {
+            let dialect = self.dialect(route);
+            let answer = Answer::client_error(dialect, 404, "not_found", message);
+            Way::Answer(route, answer, Outcome::ClientError)
+        };
+        if wants_websocket(request) {
+            if let Some(route) = paths::is_websocket_path(&self.routes, path) {
+                let spec = self.routes.get(route).map(|spec| spec.websocket);
+                if spec == Some(WebSocket::Refuse) {
+                    let message = "This route does not take WebSockets; use HTTP.";
+                    let dialect = self.dialect(Some(route));
+                    let answer = Answer::client_error(dialect, 426, "upgrade_required", message);
+                    return Way::Answer(Some(route), answer, Outcome::ClientError);
+                }
+            }
+        }
+        match paths::place(&self.routes, method, path) {
+            Place::Open {
+                route,
+                endpoint,
+                below,
+            } => Way::Upstream(Plan {
+                route,
+                endpoint,
+                below: below.to_owned(),
+                query: request.uri.query().map(str::to_owned),
+                dialect: self.dialect(Some(route)),
+                ask: Ask::default(),
+                head_only: request.method == Method::HEAD,
+            }),
+            _ if request.method == Method::HEAD => Way::Answer(None, Answer::alive(), Outcome::Ok),
+            Place::Outside if method == "GET" && path == "/healthz" => {
+                Way::Answer(None, Answer::alive(), Outcome::Ok)
+            }
+            Place::Tricky => {
+                let message = "This path can be read in two ways: it has `..`, `//`, or an encoded slash, dot or percent sign.";
+                let answer = Answer::client_error(Dialect::OpenAi, 400, "invalid_path", message);
+                Way::Answer(None, answer, Outcome::ClientError)
+            }
+            Place::Outside => shut(None, "No route of this gateway has this path."),
+            Place::Shut { route } => shut(
+                Some(route),
+                "This gateway does not open this path and method.",
+            ),
+        }
+    }
+
+    /// Sends an answer of berth's own and ends the story.
+    pub async fn answer(
+        &self,
+        session: &mut Session,
+        mut tale: Tale,
+        answer: Answer,
+        outcome: Outcome,
+    ) -> Served {
+        tale.answered(answer.status, answer.body.len());
+        let served = self.write(session, &tale, &answer).await;
+        self.finish(tale, outcome);
+        served
+    }
+
+    /// Ends a story.
+    pub fn finish(&self, tale: Tale, outcome: Outcome) {
+        self.trail.finished(tale.end(outcome), Instant::now());
+    }
+
+    async fn write(&self, session: &mut Session, tale: &Tale, answer: &Answer) -> Served {
+        let Ok(mut head) = answer.head() else {
+            return Served::Broken;
+        };
+        let id = tale.id().to_string();
+        if head
+            .insert_header("x-berth-request-id", id.as_str())
+            .is_err()
+        {
+            return Served::Broken;
+        }
+        if self.disclose {
+            let _ = head.insert_header("x-berth-attempts", tale.attempts());
+        }
+        if let Some(from) = tale.rewrote_from() {
+            let _ = head.insert_header("x-berth-rewrote", from);
+        }
+        if answer.close {
+            session.set_keepalive(None);
+            let _ = head.insert_header(header::CONNECTION, "close");
+        }
+        let empty = answer.body.is_empty() || session.req_header().method == Method::HEAD;
+        let sent = session.write_response_header(Box::new(head), empty).await;
+        if sent.is_err() {
+            return Served::Broken;
+        }
+        if !empty {
+            let sent = session
+                .write_response_body(Some(answer.body.clone()), true)
+                .await;
+            if sent.is_err() {
+                return Served::Broken;
+            }
+        }
+        Served::Whole
+    }
+
+    /// Answers a body that is not read, and discards some of what is still coming.
+    async fn refuse_body(
+        &self,
+        session: &mut Session,
+        tale: Tale,
+        mut answer: Answer,
+        outcome: Outcome,
+    ) -> Served {
+        answer.close = true;
+        let served = self.answer(session, tale, answer, outcome).await;
+        if served == Served::Whole {
+            let _ = session.as_downstream_mut().finish_body().await;
+            let _ = tokio::time::timeout(DISCARD_TIME, discard(session)).await;
+        }
+        served
+    }
+
+    /// Answers for a body that cannot be had.
+    pub async fn body_fault(
+        &self,
+        session: &mut Session,
+        tale: Tale,
+        dialect: Dialect,
+        fault: BodyFault,
+    ) -> Served {
+        let client_error =
+            |status, code, message| Answer::client_error(dialect, status, code, message);
+        let answer = match fault {
+            BodyFault::TooLarge => Answer::too_large(dialect, self.limits.request_body),
+            BodyFault::TooSlow => client_error(
+                408,
+                "request_timeout",
+                "The request body did not come in time.",
+            ),
+            BodyFault::Malformed => {
+                client_error(400, "invalid_body", "The request body's framing is broken.")
+            }
+            BodyFault::ClientGone => {
+                self.finish(tale, Outcome::ClientGone);
+                return Served::Broken;
+            }
+        };
+        self.refuse_body(session, tale, answer, Outcome::ClientError)
+            .await
+    }
+
+    fn name_route(&self, tale: &mut Tale, route: Option<usize>) {
+        if let Some(name) = route.and_then(|route| self.route_name(route)) {
+            tale.route(name);
+        }
+    }
+
+    /// The hash of a session's name, where a request has one.
+    pub fn session_of(&self, session: &Session, ask: &Ask) -> Option<SessionHash> {
+        let headers = &session.req_header().headers;
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let name = header("session-id")
+            .or_else(|| header("session_id"))
+            .or_else(|| header("conversation_id"))
+            .or(ask.prompt_cache_key.as_deref())
+            .or_else(|| header("thread-id"))?;
+        Some(self.session_key.hash(name))
+    }
+}
+
+impl Plan {
+    /// The same request, read.
+    pub fn with(self, ask: Ask) -> Plan {
+        Plan { ask, ..self }
+    }
+}
+
+/// What a request's body asks for; the model from a header where the body does not say.
+pub fn read_ask(session: &Session, body: &Body) -> Ask {
+    let headers = &session.req_header().headers;
+    let coding = match headers.get(header::CONTENT_ENCODING) {
+        None => Some(Coding::Identity),
+        Some(name) => Coding::named(name.as_bytes()),
+    };
+    let mut ask = if body.bytes().is_empty() {
+        Ask::default()
+    } else {
+        Ask::of(body.bytes(), coding)
+    };
+    if ask.model.is_none() {
+        let hint = headers.get("x-codex-routing-hint");
+        let named = hint.and_then(|hint| hint.to_str().ok()?.strip_prefix("model="));
+        ask.model = named.filter(|name| is_model_name(name)).map(str::to_owned);
+    }
+    ask
+}
+
+async fn discard(session: &mut Session) {
+    let mut left = DISCARD_BYTES;
+    while let Ok(Some(piece)) = session.as_downstream_mut().read_request_body().await {
+        match left.checked_sub(piece.len()) {
+            Some(less) => left = less,
+            None => return,
+        }
+    }
+}
+
+fn wants_websocket(request: &pingora::http::RequestHeader) -> bool {
+    let upgrade = request.headers.get(header::UPGRADE);
+    request.method == Method::GET
+        && upgrade.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
+}

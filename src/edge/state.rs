@@ -1,0 +1,297 @@
+//! Everything that the edge holds while it serves, put together from the configuration once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::admission::{Dialect, Policy};
+use crate::observe::admin::{Control, Order, UnknownCredential};
+use crate::observe::ids::SessionKey;
+use crate::observe::safe::SafeText;
+use crate::observe::snapshot::{self, CredentialView, MemoryView, Snapshot};
+use crate::observe::trail::Trail;
+use crate::pool::{
+    CredentialId, CredentialIndex, CredentialSpec, MemoryBudget, Pool, PoolError, RetryWindow,
+    RouteIndex, RouteMembers,
+};
+
+use super::spec::{Limits, RouteSpec, UpstreamSpec};
+use super::upstream::{Upstream, UpstreamError};
+
+/// What the edge is made from.
+#[derive(Debug)]
+pub struct Parts {
+    /// By name.
+    pub upstreams: BTreeMap<String, UpstreamSpec>,
+    /// In the order of the configuration.
+    pub credentials: Vec<CredentialSpec>,
+    /// In the order of the configuration.
+    pub routes: Vec<RouteSpec>,
+    /// What is done with refusals.
+    pub policy: Policy,
+    /// What a client may send.
+    pub limits: Limits,
+    /// Say in answers which credential it was.
+    pub disclose: bool,
+    /// What `check` warns about, for the status.
+    pub warnings: Vec<String>,
+}
+
+/// The edge.
+pub struct Edge {
+    /// In the order of the configuration.
+    pub routes: Vec<RouteSpec>,
+    /// What is done with refusals.
+    pub policy: Policy,
+    /// What a client may send.
+    pub limits: Limits,
+    /// Say in answers which credential it was.
+    pub disclose: bool,
+    /// Held and replayable bytes of all requests.
+    pub memory: MemoryBudget,
+    /// The credentials.
+    pub pool: Pool,
+    /// Told how each request ended.
+    pub trail: Arc<Trail>,
+    /// Makes sessions' names unreadable.
+    pub session_key: SessionKey,
+    route_names: Vec<Arc<str>>,
+    budgets: Vec<RetryWindow>,
+    upstreams: Vec<Arc<Upstream>>,
+    /// The upstream of each credential.
+    of_credential: Vec<Arc<Upstream>>,
+    warnings: Vec<String>,
+    draining: AtomicBool,
+}
+
+/// The edge cannot be put together.
+#[derive(Debug)]
+pub enum EdgeError {
+    /// A credential or a secret.
+    Pool(PoolError),
+    /// An upstream's certificates or proxy.
+    Upstream(UpstreamError),
+    /// A credential of an upstream that does not exist; the configuration rules it out.
+    NoUpstream(CredentialId),
+}
+
+impl fmt::Display for EdgeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EdgeError::Pool(e) => e.fmt(f),
+            EdgeError::Upstream(e) => e.fmt(f),
+            EdgeError::NoUpstream(id) => write!(f, "credential `{id}`: its upstream is unknown"),
+        }
+    }
+}
+
+impl std::error::Error for EdgeError {}
+
+impl Edge {
+    /// Reads secrets and certificates, and puts the edge together.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be read.
+    pub fn new(parts: Parts, trail: Arc<Trail>, now: Instant) -> Result<Edge, EdgeError> {
+        let mut by_name = BTreeMap::new();
+        for (name, spec) in parts.upstreams {
+            let upstream = Upstream::new(&name, spec).map_err(EdgeError::Upstream)?;
+            by_name.insert(name, Arc::new(upstream));
+        }
+        let mut of_credential = Vec::with_capacity(parts.credentials.len());
+        for spec in &parts.credentials {
+            let upstream = by_name
+                .get(&spec.upstream)
+                .ok_or_else(|| EdgeError::NoUpstream(spec.id.clone()))?;
+            of_credential.push(upstream.clone());
+        }
+        let members = parts.routes.iter().map(|route| RouteMembers {
+            name: route_name(route).to_owned(),
+            credentials: route.credentials.clone(),
+            balance: route.balance,
+        });
+        let pool = Pool::new(parts.credentials, members.collect(), now).map_err(EdgeError::Pool)?;
+        let budget = parts.policy.retry_budget;
+        Ok(Edge {
+            route_names: parts.routes.iter().map(|r| route_name(r).into()).collect(),
+            budgets: parts
+                .routes
+                .iter()
+                .map(|_| RetryWindow::new(budget, now))
+                .collect(),
+            routes: parts.routes,
+            policy: parts.policy,
+            limits: parts.limits,
+            disclose: parts.disclose,
+            memory: MemoryBudget::new(parts.limits.memory),
+            pool,
+            trail,
+            session_key: SessionKey::random(),
+            upstreams: by_name.into_values().collect(),
+            of_credential,
+            warnings: parts.warnings,
+            draining: AtomicBool::new(false),
+        })
+    }
+
+    /// Every upstream.
+    pub fn upstreams(&self) -> &[Arc<Upstream>] {
+        &self.upstreams
+    }
+
+    /// The upstream of a credential.
+    pub fn upstream(&self, credential: CredentialIndex) -> Option<&Arc<Upstream>> {
+        self.of_credential.get(credential.0)
+    }
+
+    /// The dialect that a route's clients speak; OpenAI's outside every route.
+    pub fn dialect(&self, route: Option<usize>) -> Dialect {
+        let member = || {
+            let id = self.routes.get(route?)?.credentials.first()?;
+            self.upstream(self.pool.credential(id)?.index())
+        };
+        member().map_or(Dialect::OpenAi, |upstream| upstream.spec.dialect)
+    }
+
+    /// A route's name in the trail.
+    pub fn route_name(&self, route: usize) -> Option<&Arc<str>> {
+        self.route_names.get(route)
+    }
+
+    /// A first attempt is made on a route.
+    pub fn deposit(&self, route: RouteIndex, now: Instant) {
+        if let Some(budget) = self.budgets.get(route.0) {
+            budget.deposit(now);
+        }
+    }
+
+    /// Whether a route's budget has another attempt.
+    pub fn withdraw(&self, route: RouteIndex, now: Instant) -> bool {
+        self.budgets
+            .get(route.0)
+            .is_some_and(|budget| budget.withdraw(now))
+    }
+
+    /// From now on the process drains.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Control for Edge {
+    fn snapshot(&self) -> Snapshot {
+        let views = self.pool.snapshot(Instant::now());
+        let whole = |id: &CredentialId| {
+            let view = views.iter().find(|v| v.credential == *id && v.model == "*");
+            view.map_or(crate::admission::PairState::Ready, |view| view.state)
+        };
+        let credentials = self.pool.credentials().iter().map(|credential| {
+            let spec = credential.spec();
+            CredentialView {
+                id: spec.id.clone(),
+                upstream: spec.upstream.clone(),
+                labels: spec.labels.clone(),
+                in_flight: u64::from(credential.in_flight()),
+                state: whole(&spec.id),
+            }
+        });
+        let pairs = views.iter().map(|view| snapshot::PairView {
+            credential: view.credential.clone(),
+            model: (view.model != "*").then(|| SafeText::new(&view.model)),
+            state: view.state,
+            since: view.since.unwrap_or_default(),
+            left: view.left,
+            basis: view.basis.unwrap_or_default().to_owned(),
+            score: 0.0,
+        });
+        Snapshot {
+            draining: !self.ready(),
+            credentials: credentials.collect(),
+            pairs: pairs.collect(),
+            models: Vec::new(),
+            memory: MemoryView {
+                used: self.memory.used() as u64,
+                limit: self.memory.limit() as u64,
+            },
+            warnings: self.warnings.clone(),
+        }
+    }
+
+    fn ready(&self) -> bool {
+        !self.draining.load(Ordering::Relaxed)
+    }
+
+    fn order(&self, id: &CredentialId, order: &Order) -> Result<(), UnknownCredential> {
+        let now = Instant::now();
+        let known = match order {
+            Order::Drain => self.pool.drain(id, now),
+            Order::Enable => self.pool.enable(id),
+            Order::Reset => self.pool.reset(id),
+            Order::HoldOut { model, time } => self.pool.hold_out(id, model.as_deref(), *time, now),
+        };
+        if known {
+            Ok(())
+        } else {
+            Err(UnknownCredential)
+        }
+    }
+}
+
+/// Looks up names and re-reads secrets until `stopped`.
+pub async fn tend(edge: Arc<Edge>, mut stopped: pingora::server::ShutdownWatch) {
+    /// How often secret files are looked at. Chosen: nobody waits longer for a rotation.
+    const SECRETS_EVERY: Duration = Duration::from_secs(5);
+    let mut names = tokio::time::interval(super::upstream::LOOK_UP_EVERY);
+    let mut secrets = tokio::time::interval(SECRETS_EVERY);
+    // The first look-up was made before anything was served.
+    names.tick().await;
+    loop {
+        tokio::select! {
+            _ = names.tick() => look_up(&edge).await,
+            _ = secrets.tick() => {
+                let edge = edge.clone();
+                let _ = tokio::task::spawn_blocking(move || reload_secrets(&edge)).await;
+            }
+            changed = stopped.changed() => {
+                if changed.is_err() || *stopped.borrow() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Looks up every upstream's name.
+pub async fn look_up(edge: &Edge) {
+    for upstream in edge.upstreams() {
+        if let Err(e) = upstream.look_up().await {
+            let known = upstream.addresses();
+            log::warn!(
+                "upstream {}: the name {} cannot be looked up ({e}); {known} known addresses stay in use",
+                upstream.name,
+                upstream.authority
+            );
+        }
+    }
+}
+
+fn reload_secrets(edge: &Edge) {
+    let changes = edge.pool.reload_secrets();
+    for id in changes.changed {
+        log::info!("credential {id}: its secret was replaced");
+    }
+    for error in changes.errors {
+        log::warn!("{error}; the old value stays in use");
+    }
+}
+
+fn route_name(route: &RouteSpec) -> &str {
+    if route.path_prefix.is_empty() {
+        "/"
+    } else {
+        &route.path_prefix
+    }
+}
