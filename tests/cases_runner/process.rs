@@ -7,7 +7,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -29,6 +29,9 @@ pub const TOKEN: &str = "admin-token-TESTONLY-0001";
 
 /// The first port that is tried, and how many there are.
 const PORTS: (u16, u16) = (20_000, 12_000);
+
+/// How often `/readyz` was 200 while the listener refused connections.
+pub static TOO_EARLY: AtomicUsize = AtomicUsize::new(0);
 
 pub struct Berth {
     child: Child,
@@ -103,7 +106,11 @@ impl Berth {
                 .await
                 .is_ok_and(|reply| reply.status == 200)
             {
-                return Ok(());
+                if TcpStream::connect(self.listener).await.is_ok() {
+                    return Ok(());
+                }
+                // Counted and told, not waited for in silence: a supervisor would be misled.
+                TOO_EARLY.fetch_add(1, Ordering::Relaxed);
             }
             if Instant::now() > deadline {
                 return Err(format!(
@@ -209,7 +216,8 @@ impl Admin {
                 ""
             };
             let head = format!(
-                "{method} {path} HTTP/1.1\r\nhost: admin.test\r\nconnection: close\r\n{auth}{length}\r\n"
+                "{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n{auth}{length}\r\n",
+                self.address
             );
             stream.write_all(head.as_bytes()).await?;
             let (read, _write) = stream.into_split();

@@ -86,6 +86,10 @@ impl Report {
                 println!("later: {group}: {reason}");
             }
         }
+        let early = super::process::TOO_EARLY.load(std::sync::atomic::Ordering::Relaxed);
+        if early > 0 {
+            println!("note: /readyz was 200 before the listener accepted, {early} times");
+        }
         let skipped = self
             .skipped
             .lock()

@@ -89,10 +89,14 @@ pub fn judge(evidence: &Evidence<'_>, books: &Books, findings: &mut Findings) {
         let Some(left) = found.map(|pair| pair["left_ms"].as_i64()) else {
             continue;
         };
+        // Since the last thing that this credential's upstream said.
         let since = evidence
-            .answers
-            .last()
-            .map(|answer| books.status_at - answer.ended);
+            .seen
+            .iter()
+            .filter(|received| received.label.as_ref() == Some(&exclusion.credential))
+            .filter_map(|received| received.written.last())
+            .max()
+            .map(|said| books.status_at.saturating_duration_since(*said));
         let whole = left.map(|left| left + since.map_or(0, |since| since.as_millis() as i64));
         let fine = match whole {
             // Without an end: until someone acts.

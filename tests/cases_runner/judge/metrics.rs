@@ -32,6 +32,15 @@ impl Samples {
         Samples(lines.filter_map(sample).collect())
     }
 
+    /// Whether an attempt at one of the models was ever admitted.
+    fn admitted(&self, models: &[&str]) -> bool {
+        let wanted = [
+            ("verdict".to_owned(), vec!["admitted"]),
+            ("model".to_owned(), models.to_vec()),
+        ];
+        self.sum("berth_attempts_total", &wanted) > 0.0
+    }
+
     fn sum(&self, name: &str, wanted: &[(String, Vec<&str>)]) -> f64 {
         let fits = |labels: &Labels| {
             wanted.iter().all(|(key, values)| {
@@ -111,10 +120,16 @@ pub fn judge(case: &Case, books: &Books, findings: &mut Findings) {
             findings.skip(format!("metrics: {sentence}"));
             continue;
         };
-        let Some((metric, wanted)) = mapped(&name, &labels) else {
+        let Some((metric, mut wanted)) = mapped(&name, &labels) else {
             findings.skip(format!("metrics: {sentence}"));
             continue;
         };
+        for (_, models) in wanted.iter_mut().filter(|(key, _)| key == "model") {
+            // The contract names a model in a label once an upstream has admitted it.
+            if !books.after.admitted(models) {
+                *models = vec!["other"];
+            }
+        }
         let delta = books.after.sum(metric, &wanted) - books.before.sum(metric, &wanted);
         let fine = match op.as_str() {
             "<=" => delta <= number,
