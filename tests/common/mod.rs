@@ -253,8 +253,9 @@ impl Berth {
     async fn operate(&self, method: &str, path: &str) -> Answer {
         let mut client = Client::connect(self.admin).await;
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: admin\r\nauthorization: Bearer {TOKEN}\r\n\
-             content-length: 0\r\nconnection: close\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {TOKEN}\r\n\
+             content-length: 0\r\nconnection: close\r\n\r\n",
+            self.admin
         );
         client.send(request).await;
         client.answer().await

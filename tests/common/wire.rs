@@ -313,7 +313,7 @@ impl Client2 {
     }
 }
 
-async fn collect(response: h2::client::ResponseFuture) -> Answer {
+pub async fn collect(response: h2::client::ResponseFuture) -> Answer {
     let mut answer = Answer {
         status: 0,
         headers: Vec::new(),
