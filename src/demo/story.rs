@@ -90,7 +90,11 @@ pub fn differences(
             found.push(what);
         }
     };
-    let tried: Vec<&str> = audit.attempts.iter().map(|a| a.credential.as_str()).collect();
+    let tried: Vec<&str> = audit
+        .attempts
+        .iter()
+        .map(|a| a.credential.as_str())
+        .collect();
     must(tried == ids, format!("tried {tried:?}, not {ids:?}"));
     if let Some(first) = audit.attempts.first() {
         let (verdict, shape) = (first.verdict.as_str(), first.shape.as_deref());
@@ -103,16 +107,28 @@ pub fn differences(
         );
     }
     let took = seen.took.as_millis();
-    must(seen.took >= expect.at_least, format!("over after {took} ms, too soon"));
+    must(
+        seen.took >= expect.at_least,
+        format!("over after {took} ms, too soon"),
+    );
     let (status, error) = (seen.status, seen.error.as_deref());
     let last = ids.last().map(String::as_str).unwrap_or_default();
     let whole_text = format!("Hello from {last}.");
     match expect.client {
         Sees::Answer => {
             must(status == 200, format!("status {status}, not 200"));
-            must(error.is_none(), format!("the client saw the error {error:?}"));
-            must(seen.openings == 1, format!("{} answers were opened", seen.openings));
-            must(seen.text == whole_text, format!("the text is {:?}", seen.text));
+            must(
+                error.is_none(),
+                format!("the client saw the error {error:?}"),
+            );
+            must(
+                seen.openings == 1,
+                format!("{} answers were opened", seen.openings),
+            );
+            must(
+                seen.text == whole_text,
+                format!("the text is {:?}", seen.text),
+            );
             must(seen.whole, "the answer does not end whole".to_owned());
         }
         Sees::Error(wanted, codes, retry_after) => {
@@ -124,7 +140,10 @@ pub fn differences(
                 Some(_) => RetryAfter::Said,
                 None => RetryAfter::NotSaid,
             };
-            must(said == retry_after, format!("retry-after is {:?}", seen.retry_after));
+            must(
+                said == retry_after,
+                format!("retry-after is {:?}", seen.retry_after),
+            );
             must(seen.text.is_empty(), format!("the text is {:?}", seen.text));
             must(seen.whole, "the error does not end whole".to_owned());
         }
@@ -132,13 +151,19 @@ pub fn differences(
             must(status == 200, format!("status {status}, not 200"));
             let begun = !seen.text.is_empty() && whole_text.starts_with(&seen.text);
             must(begun, format!("the text is {:?}", seen.text));
-            must(!seen.whole, "a cut answer ends as if it were whole".to_owned());
+            must(
+                !seen.whole,
+                "a cut answer ends as if it were whole".to_owned(),
+            );
         }
         Sees::Failure(codes) => {
             must(status == 200, format!("status {status}, not 200"));
             must(!seen.text.is_empty(), "no output came".to_owned());
             let code = codes.of(dialect);
-            must(error == Some(code), format!("failed with {error:?}, not {code}"));
+            must(
+                error == Some(code),
+                format!("failed with {error:?}, not {code}"),
+            );
         }
     }
     found
@@ -199,7 +224,9 @@ async fn line(path: &Path, id: &str) -> Result<Option<Line>, String> {
             let text = tokio::fs::read_to_string(path)
                 .await
                 .map_err(|e| format!("{}: {e}", path.display()))?;
-            let mut lines = text.lines().filter_map(|l| serde_json::from_str::<Line>(l).ok());
+            let mut lines = text
+                .lines()
+                .filter_map(|l| serde_json::from_str::<Line>(l).ok());
             if let Some(line) = lines.find(|line| line.request_id == id) {
                 return Ok(line);
             }

@@ -114,6 +114,15 @@ impl Edge {
             let answer = Answer::client_error(dialect, 404, "not_found", message);
             Way::Answer(route, answer, Outcome::ClientError)
         };
+        if is_framed_twice(request) {
+            let message =
+                "A request with both Content-Length and Transfer-Encoding can be read in two ways.";
+            let answer = Answer {
+                close: true,
+                ..Answer::client_error(Dialect::OpenAi, 400, "invalid_framing", message)
+            };
+            return Way::Answer(None, answer, Outcome::ClientError);
+        }
         if wants_websocket(request) {
             if let Some(route) = paths::is_websocket_path(&self.routes, path) {
                 let spec = self.routes.get(route).map(|spec| spec.websocket);
@@ -312,6 +321,11 @@ async fn discard(session: &mut Session) {
             None => return,
         }
     }
+}
+
+fn is_framed_twice(request: &pingora::http::RequestHeader) -> bool {
+    request.headers.contains_key(header::CONTENT_LENGTH)
+        && request.headers.contains_key(header::TRANSFER_ENCODING)
 }
 
 fn wants_websocket(request: &pingora::http::RequestHeader) -> bool {

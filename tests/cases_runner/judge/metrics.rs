@@ -35,7 +35,14 @@ impl Samples {
     /// Whether an attempt at one of the models was ever admitted.
     fn admitted(&self, models: &[&str]) -> bool {
         let wanted = [
-            ("verdict".to_owned(), vec!["admitted"]),
+            (
+                "verdict".to_owned(),
+                vec![
+                    "admitted",
+                    "capacity_after_commit",
+                    "truncated_after_commit",
+                ],
+            ),
             ("model".to_owned(), models.to_vec()),
         ];
         self.sum("berth_attempts_total", &wanted) > 0.0
