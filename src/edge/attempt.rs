@@ -360,7 +360,9 @@ impl Attempt {
                     }
                     Err(_) => self.refused_body = true,
                 },
-                piece = session.downstream_session.read_body_or_idle(!from_client) => {
+                // While a body is still to come, its bytes are not taken for a next request.
+                piece = session.downstream_session.read_body_or_idle(!from_client),
+                    if from_client || self.source.has_come() => {
                     match piece {
                         Ok(piece) if from_client => {
                             // Asked once more at its end, pingora would wait for the client to leave.

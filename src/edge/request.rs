@@ -114,7 +114,7 @@ impl Edge {
             let answer = Answer::client_error(dialect, 404, "not_found", message);
             Way::Answer(route, answer, Outcome::ClientError)
         };
-        if is_framed_twice(request) {
+        if is_framed_twice(session) {
             let message =
                 "A request with both Content-Length and Transfer-Encoding can be read in two ways.";
             let answer = Answer {
@@ -323,9 +323,25 @@ async fn discard(session: &mut Session) {
     }
 }
 
-fn is_framed_twice(request: &pingora::http::RequestHeader) -> bool {
-    request.headers.contains_key(header::CONTENT_LENGTH)
-        && request.headers.contains_key(header::TRANSFER_ENCODING)
+/// Whether a request has both `Content-Length` and `Transfer-Encoding`. pingora drops the former, so
+/// the head is looked at as it came.
+fn is_framed_twice(session: &Session) -> bool {
+    let Some(http1) = session.as_downstream().as_http1() else {
+        return false;
+    };
+    let coded = session
+        .req_header()
+        .headers
+        .contains_key(header::TRANSFER_ENCODING);
+    let length = |line: &[u8]| {
+        let name = line.split(|b| *b == b':').next().unwrap_or_default();
+        name.trim_ascii().eq_ignore_ascii_case(b"content-length")
+    };
+    coded
+        && http1
+            .get_headers_raw_bytes()
+            .split(|b| *b == b'\n')
+            .any(length)
 }
 
 fn wants_websocket(request: &pingora::http::RequestHeader) -> bool {
