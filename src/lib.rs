@@ -4,7 +4,9 @@
 
 pub mod admission;
 pub mod config;
+pub mod demo;
 pub mod edge;
 pub mod observe;
 pub mod pool;
 pub mod sim;
+pub mod start;
