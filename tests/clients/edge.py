@@ -16,6 +16,7 @@ import urllib.request
 
 BERTH = os.environ["BERTH_BIN"]
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+MAX_ATTEMPTS = 3
 STARTED = set()  # processes to end when the run is interrupted
 _PORTS = iter(range(21000, 32000))  # below the range that the kernel hands to connections
 _PORTS_LOCK = threading.Lock()
@@ -109,17 +110,34 @@ class Edge:
         told = [json.loads(line) for line in lines]
         return [line for line in told if line["route"] == f"/{lane.name}/v1"]
 
-    def audited(self, lane, requests):
-        """The lane's audit, once its attempts are as many as the simulator's requests; else as it is.
+    def audited(self, lane, checks):
+        """The lane's audit, which must tell of every request that the simulator saw.
 
         A line is written after the last byte of its answer, so a client can be done before.
         """
-        attempts = lambda: sum(len(line["attempts"]) for line in self.audit(lane))
+        asked = self._asked(lane)
+        counted = lambda: sum(len(line["attempts"]) for line in self.audit(lane))
         try:
-            wait_for(lambda: attempts() == requests, 3, "the audit")
+            wait_for(lambda: counted() == asked, 3, "the audit")
         except TimeoutError:
-            pass
-        return self.audit(lane)
+            checks.equal("attempts in the audit", counted(), asked)
+        audit = self.audit(lane)
+        for line in audit:
+            tried = len(line["attempts"])
+            checks.that(tried <= MAX_ATTEMPTS, f"{tried} attempts for one request, at most {MAX_ATTEMPTS} are allowed")
+        return audit
+
+    def _asked(self, lane):
+        """Requests at the simulator that count as attempts.
+
+        A kept connection that turns out dead, without a byte of an answer, is replaced once and
+        counts as no attempt. What came back as garbage was not dead.
+        """
+        used, asked = set(), 0
+        for line in self.sim_log(lane):
+            asked += not (line["connection"] in used and line["bytes_out"] == 0 and line["status"] is None)
+            used.add(line["connection"])
+        return asked
 
     def sim_log(self, lane):
         with DIRECT.open(f"http://127.0.0.1:{self.sim_port}/__sim/log", timeout=5) as answer:
@@ -189,6 +207,7 @@ class Edge:
                 for lane in self.lanes.values()
             ],
             "admission": {
+                "max_attempts": MAX_ATTEMPTS,
                 "retry_after": {"min": "1s", "max": "2s"}, "wait": {"max_time": "0s"}, **self.admission,
             },
             "audit": {"path": str(self.folder / "audit.jsonl")},

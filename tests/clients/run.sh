@@ -59,4 +59,4 @@ else
     alone=() NETWORK=shared
 fi
 export NETWORK
-exec "${alone[@]}" timeout --kill-after=20 600 python3 -u "$here/runner.py" "$@"
+exec "${alone[@]}" timeout --foreground --kill-after=20 600 python3 -u "$here/runner.py" "$@"

@@ -4,6 +4,7 @@ import concurrent.futures
 import fcntl
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import struct
@@ -17,6 +18,7 @@ import edge
 import sdk_scenarios
 from report import Checks, Result, table
 
+FOLDER = tempfile.mkdtemp(prefix="berth-clients-")
 SECONDS = 480  # for everything; scenarios that did not begin by then have failed
 
 
@@ -60,7 +62,7 @@ def one(client, name, run, deadline):
     if begun > deadline:
         return [broken(client, name, f"not begun within {SECONDS} s", 0)]
     try:
-        with tempfile.TemporaryDirectory(prefix="berth-clients-") as folder:
+        with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
             results = run(pathlib.Path(folder))
             return results if isinstance(results, list) else [results]
     except Exception:
@@ -79,6 +81,7 @@ def interrupted():
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
+    shutil.rmtree(FOLDER, ignore_errors=True)
     os._exit(130)
 
 
@@ -92,4 +95,8 @@ def loopback_up():
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        code = main(sys.argv[1:])
+    finally:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+    sys.exit(code)
