@@ -18,6 +18,7 @@ BERTH = os.environ["BERTH_BIN"]
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 MAX_ATTEMPTS = 3
 STARTED = set()  # processes to end when the run is interrupted
+STARTING = threading.Lock()  # taken for good by the interruption: nothing starts after it
 _PORTS = iter(range(21000, 32000))  # below the range that the kernel hands to connections
 _PORTS_LOCK = threading.Lock()
 
@@ -35,8 +36,9 @@ def free_port():
 
 
 def start(command, **how):
-    process = subprocess.Popen(command, start_new_session=True, **how)
-    STARTED.add(process)
+    with STARTING:
+        process = subprocess.Popen(command, start_new_session=True, **how)
+        STARTED.add(process)
     return process
 
 

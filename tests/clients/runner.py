@@ -76,12 +76,14 @@ def broken(client, name, why, seconds):
 
 
 def interrupted():
+    edge.STARTING.acquire()
     for process in list(edge.STARTED):
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-    shutil.rmtree(FOLDER, ignore_errors=True)
+    while os.path.exists(FOLDER):  # a scenario may be writing just now
+        shutil.rmtree(FOLDER, ignore_errors=True)
     os._exit(130)
 
 
