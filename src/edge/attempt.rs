@@ -23,6 +23,7 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::HttpTask;
 use pingora::proxy::Session;
 use pingora::proxy::subrequest::{BodyMode, Ctx as SubrequestCtx};
+use pingora::{ErrorType, RetryType};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
 
@@ -61,6 +62,7 @@ pub struct Task {
 pub struct Report {
     connected: AtomicBool,
     reused: AtomicBool,
+    dead: AtomicBool,
     failure: OnceLock<String>,
 }
 
@@ -73,6 +75,7 @@ impl Report {
 
     /// The attempt failed.
     pub fn failed(&self, error: &pingora::Error) {
+        self.dead.store(read_nothing(error), Ordering::Relaxed);
         let _ = self.failure.set(format!("{:?}", error.etype()));
     }
 
@@ -81,14 +84,33 @@ impl Report {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Whether the connection had been used before.
-    pub fn was_reused(&self) -> bool {
-        self.reused.load(Ordering::Relaxed)
+    /// Whether a pooled connection turned out to be dead: used before, and closed without a byte.
+    pub fn was_dead(&self) -> bool {
+        self.reused.load(Ordering::Relaxed) && self.dead.load(Ordering::Relaxed)
     }
 
     /// pingora's name for the failure.
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
+    }
+}
+
+/// Whether an error says that not a byte of an answer was read. pingora tells it in words only.
+fn read_nothing(error: &pingora::Error) -> bool {
+    let context = error
+        .context
+        .as_ref()
+        .map_or("", |context| context.as_str());
+    match error.etype() {
+        ErrorType::WriteError => true,
+        ErrorType::ConnectionClosed | ErrorType::ReadError => {
+            context.contains("bytes already read: 0")
+        }
+        ErrorType::H2Error => matches!(
+            error.retry,
+            RetryType::ReusedOnly | RetryType::Decided(true)
+        ),
+        _ => false,
     }
 }
 
@@ -432,10 +454,10 @@ impl Attempt {
 
     /// The network failed while the answer was held. An error that only lacked its end is one.
     fn broken(&mut self) -> Held {
-        if let Some(held) = &mut self.held {
-            if let Step::Refuse(refusal) = held.gate.give_up_waiting() {
-                return Held::Refused(refusal);
-            }
+        if let Some(held) = &mut self.held
+            && let Step::Refuse(refusal) = held.gate.give_up_waiting()
+        {
+            return Held::Refused(refusal);
         }
         Held::Broken
     }

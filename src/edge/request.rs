@@ -123,15 +123,15 @@ impl Edge {
             };
             return Way::Answer(None, answer, Outcome::ClientError);
         }
-        if wants_websocket(request) {
-            if let Some(route) = paths::is_websocket_path(&self.routes, path) {
-                let spec = self.routes.get(route).map(|spec| spec.websocket);
-                if spec == Some(WebSocket::Refuse) {
-                    let message = "This route does not take WebSockets; use HTTP.";
-                    let dialect = self.dialect(Some(route));
-                    let answer = Answer::client_error(dialect, 426, "upgrade_required", message);
-                    return Way::Answer(Some(route), answer, Outcome::ClientError);
-                }
+        if wants_websocket(request)
+            && let Some(route) = paths::is_websocket_path(&self.routes, path)
+        {
+            let spec = self.routes.get(route).map(|spec| spec.websocket);
+            if spec == Some(WebSocket::Refuse) {
+                let message = "This route does not take WebSockets; use HTTP.";
+                let dialect = self.dialect(Some(route));
+                let answer = Answer::client_error(dialect, 426, "upgrade_required", message);
+                return Way::Answer(Some(route), answer, Outcome::ClientError);
             }
         }
         match paths::place(&self.routes, method, path) {
