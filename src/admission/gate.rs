@@ -425,10 +425,10 @@ impl Frames {
 /// An error body is JSON, an event stream of one event, or text.
 fn facts_of_error(body: &[u8]) -> Facts {
     let start = body.trim_ascii_start();
-    if start.starts_with(b"event:") || start.starts_with(b"data:") {
-        if let Some(data) = Event::read(start, false).data {
-            return Facts::of_error_body(&data);
-        }
+    if (start.starts_with(b"event:") || start.starts_with(b"data:"))
+        && let Some(data) = Event::read(start, false).data
+    {
+        return Facts::of_error_body(&data);
     }
     Facts::of_error_body(body)
 }

@@ -50,10 +50,10 @@ pub fn stated(
     if let Some(after) = body {
         return Some(reset(after));
     }
-    if verdict == Verdict::Quota {
-        if let Some(after) = headers.and_then(spent_window) {
-            return Some(reset(after));
-        }
+    if verdict == Verdict::Quota
+        && let Some(after) = headers.and_then(spent_window)
+    {
+        return Some(reset(after));
     }
     headers
         .and_then(|h| retry_after(h, clock))

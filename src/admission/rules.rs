@@ -263,6 +263,16 @@ pub static BUILT_IN: Lazy<Vec<Rule>> = Lazy::new(|| {
                 ..When::default()
             },
         ),
+        // Anthropic names the model and says no more.
+        rule(
+            "unknown_model",
+            Verdict::ModelUnsupported,
+            When {
+                status: &[(404, 404)],
+                message_prefix: &["model: "],
+                ..When::default()
+            },
+        ),
         rule(
             "spent_window",
             Verdict::Quota,
@@ -376,6 +386,13 @@ mod tests {
             (401, "", "", "", Verdict::Auth),
             (402, "", "", "", Verdict::Deactivated),
             (404, "model_not_found", "", "", Verdict::ModelUnsupported),
+            (
+                404,
+                "",
+                "not_found_error",
+                "model: claude-x",
+                Verdict::ModelUnsupported,
+            ),
             (
                 400,
                 "",

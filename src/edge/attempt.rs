@@ -23,6 +23,7 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::HttpTask;
 use pingora::proxy::Session;
 use pingora::proxy::subrequest::{BodyMode, Ctx as SubrequestCtx};
+use pingora::{ErrorType, RetryType};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
 
@@ -61,6 +62,7 @@ pub struct Task {
 pub struct Report {
     connected: AtomicBool,
     reused: AtomicBool,
+    dead: AtomicBool,
     failure: OnceLock<String>,
 }
 
@@ -73,6 +75,7 @@ impl Report {
 
     /// The attempt failed.
     pub fn failed(&self, error: &pingora::Error) {
+        self.dead.store(read_nothing(error), Ordering::Relaxed);
         let _ = self.failure.set(format!("{:?}", error.etype()));
     }
 
@@ -81,14 +84,33 @@ impl Report {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Whether the connection had been used before.
-    pub fn was_reused(&self) -> bool {
-        self.reused.load(Ordering::Relaxed)
+    /// Whether a pooled connection turned out to be dead: used before, and closed without a byte.
+    pub fn was_dead(&self) -> bool {
+        self.reused.load(Ordering::Relaxed) && self.dead.load(Ordering::Relaxed)
     }
 
     /// pingora's name for the failure.
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
+    }
+}
+
+/// Whether an error says that not a byte of an answer was read. pingora tells it in words only.
+fn read_nothing(error: &pingora::Error) -> bool {
+    let context = error
+        .context
+        .as_ref()
+        .map_or("", |context| context.as_str());
+    match error.etype() {
+        ErrorType::WriteError => true,
+        ErrorType::ConnectionClosed | ErrorType::ReadError => {
+            context.contains("bytes already read: 0")
+        }
+        ErrorType::H2Error => matches!(
+            error.retry,
+            RetryType::ReusedOnly | RetryType::Decided(true)
+        ),
+        _ => false,
     }
 }
 
@@ -139,6 +161,8 @@ pub enum Held {
 
 /// What an attempt is doing.
 pub(super) enum Event {
+    /// The last byte of the request has been handed on: times begin to count.
+    Sent,
     /// The answer's head.
     Head(Box<ResponseHeader>),
     /// A piece of its body; `true` says that it is the last.
@@ -159,7 +183,10 @@ pub(super) enum Event {
 pub struct Attempt {
     run: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     tasks: mpsc::Receiver<HttpTask>,
-    body: Option<mpsc::Sender<HttpTask>>,
+    /// Kept to the end: without it the subrequest takes its client for gone.
+    body: mpsc::Sender<HttpTask>,
+    /// The upstream takes no more of the body.
+    refused_body: bool,
     /// Resolves when the upstream is there to take a body: not a byte of it is handed on before.
     wanted: Option<oneshot::Receiver<()>>,
     source: Source,
@@ -206,7 +233,8 @@ impl Attempt {
         Some(Attempt {
             run: Some(Box::pin(prepared.run())),
             tasks: handle.rx,
-            body: (mode == BodyMode::ExpectBody).then_some(handle.tx),
+            body: handle.tx,
+            refused_body: mode == BodyMode::NoBody,
             wanted: Some(handle.subreq_wants_body),
             source,
             timer: Box::pin(tokio::time::sleep(Duration::from_secs(3600))),
@@ -228,6 +256,7 @@ impl Attempt {
         loop {
             let deadline = earliest([terminal, self.deadline()]);
             let step = match self.next(session, deadline).await {
+                Event::Sent => Step::Hold,
                 // An answer before there is a connection is pingora's own, not the upstream's.
                 Event::Head(_) if !self.report.was_connected() => return Held::Broken,
                 Event::Head(head) => self.open(head),
@@ -315,9 +344,8 @@ impl Attempt {
                     self.timer.as_mut().reset(deadline);
                 }
             }
-            let feeding = self.body.is_some() && self.wanted.is_none() && !self.source.is_done();
+            let feeding = !self.refused_body && self.wanted.is_none() && !self.source.is_done();
             let from_client = feeding && self.source.wants_client();
-            let mut no_more = false;
             tokio::select! {
                 biased;
                 task = self.tasks.recv() => match task {
@@ -342,22 +370,28 @@ impl Attempt {
                 },
                 () = run(&mut self.run), if self.run.is_some() => self.run = None,
                 () = wanted(&mut self.wanted), if self.wanted.is_some() => self.wanted = None,
-                permit = reserve(&self.body), if feeding && !from_client => match permit {
-                    Some(permit) => {
+                permit = self.body.reserve(), if feeding && !from_client => match permit {
+                    Ok(permit) => {
                         if let Next::Piece(piece, last) = self.source.next() {
                             permit.send(HttpTask::Body(Some(piece), last));
                             if last {
                                 self.sent = Some(Instant::now());
+                                return Event::Sent;
                             }
                         }
                     }
-                    // The upstream wants no more of it.
-                    None => no_more = true,
+                    Err(_) => self.refused_body = true,
                 },
-                piece = session.downstream_session.read_body_or_idle(!from_client) => {
+                // While a body is still to come, its bytes are not taken for a next request.
+                piece = session.downstream_session.read_body_or_idle(!from_client),
+                    if from_client || self.source.has_come() => {
                     match piece {
                         Ok(piece) if from_client => {
-                            if let Err(fault) = self.source.feed(piece) {
+                            // Asked once more at its end, pingora would wait for the client to leave.
+                            let done = piece.is_some() && session.is_body_done();
+                            let fed = self.source.feed(piece);
+                            let fed = fed.and_then(|()| if done { self.source.feed(None) } else { Ok(()) });
+                            if let Err(fault) = fed {
                                 return Event::BodyFault(fault);
                             }
                         }
@@ -365,9 +399,6 @@ impl Attempt {
                     }
                 },
                 () = self.timer.as_mut(), if deadline.is_some() => return Event::Deadline,
-            }
-            if no_more {
-                self.body = None;
             }
         }
     }
@@ -423,10 +454,10 @@ impl Attempt {
 
     /// The network failed while the answer was held. An error that only lacked its end is one.
     fn broken(&mut self) -> Held {
-        if let Some(held) = &mut self.held {
-            if let Step::Refuse(refusal) = held.gate.give_up_waiting() {
-                return Held::Refused(refusal);
-            }
+        if let Some(held) = &mut self.held
+            && let Step::Refuse(refusal) = held.gate.give_up_waiting()
+        {
+            return Held::Refused(refusal);
         }
         Held::Broken
     }
@@ -448,12 +479,5 @@ async fn wanted(wanted: &mut Option<oneshot::Receiver<()>>) {
     if let Some(wanted) = wanted {
         // An error means that nobody will ask: the attempt ends, or needs no body.
         let _ = wanted.await;
-    }
-}
-
-async fn reserve(pipe: &Option<mpsc::Sender<HttpTask>>) -> Option<mpsc::Permit<'_, HttpTask>> {
-    match pipe {
-        Some(pipe) => pipe.reserve().await.ok(),
-        None => None,
     }
 }

@@ -218,11 +218,9 @@ impl Clean {
                     None => Step::Commit(CommitReason::Opaque),
                 };
                 self.step(step);
-                if end {
-                    if let Watched::Opening(gate, _) = &mut self.watched {
-                        let step = gate.end();
-                        self.step(step);
-                    }
+                if end && let Watched::Opening(gate, _) = &mut self.watched {
+                    let step = gate.end();
+                    self.step(step);
                 }
             }
             Watched::Stream(stream, decoder) => {

@@ -194,6 +194,7 @@ pub async fn deliver(
                 break End::Truncated;
             }
             Event::ClientGone => break End::ClientGone,
+            Event::Sent => {}
         }
         let mut tasks = Vec::with_capacity(out.len());
         writer.add(&mut tasks, &mut out);

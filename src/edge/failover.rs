@@ -53,6 +53,8 @@ struct Course<'a> {
     /// The earliest end that a rate limit stated.
     soonest: Option<Duration>,
     timed_out: bool,
+    /// The request was sent on a connection that turned out to be dead: the work may be done twice.
+    sent_before: bool,
     /// The end of the request's time; none where silence is waited out.
     deadline: Option<Instant>,
 }
@@ -94,6 +96,7 @@ impl Edge {
             refused: None,
             soonest: None,
             timed_out: false,
+            sent_before: false,
             deadline: plan.ask.stream.then(|| now + bounded(time)),
         });
         let mut lease = match course.choose(now) {
@@ -154,6 +157,9 @@ impl<'a> Course<'a> {
                 let commit = self.edge.policy.on_hold_timeout == OnHoldTimeout::Commit;
                 let next = if late {
                     Err(Blocked::RequestTime)
+                } else if !self.plan.ask.stream {
+                    // The work may be done and paid, and its answer on the way.
+                    Err(Blocked::SentNonStream)
                 } else if self.timed_out || (commit && attempt.head().is_some()) {
                     Err(Blocked::NothingLeft)
                 } else {
@@ -225,7 +231,7 @@ impl<'a> Course<'a> {
     /// Starts the attempt and holds its answer. A pooled connection that turns out to be dead is
     /// replaced by a fresh one, and an address that does not answer by the next: neither counts.
     async fn connect(
-        &self,
+        &mut self,
         session: &mut Session,
         upstream: &Arc<Upstream>,
         lease: &Arc<Lease>,
@@ -241,11 +247,12 @@ impl<'a> Course<'a> {
                 return Some((attempt, held));
             }
             let report = attempt.report();
-            let dead = report.was_reused()
+            let dead = report.was_dead()
                 && attempt.head().is_none()
                 && self.body.is_whole()
                 && connection == Connection::Any;
             if dead {
+                self.sent_before = true;
                 connection = Connection::Fresh;
             } else if !report.was_connected() && addresses > 1 {
                 addresses -= 1;
@@ -289,7 +296,7 @@ impl<'a> Course<'a> {
             verdict,
             refusal: Some(&refusal),
             then: Then::FailOver,
-            possible_duplicate: false,
+            possible_duplicate: self.sent_before,
         };
         self.tale.attempt(&attempt, name, ended);
         if brought_about {
@@ -425,7 +432,7 @@ impl<'a> Course<'a> {
             verdict,
             refusal,
             then: Then::Commit,
-            possible_duplicate: self.timed_out,
+            possible_duplicate: self.timed_out || self.sent_before,
         };
         self.tale.attempt(&attempt, name, ended);
         self.tale.commits(reason);

@@ -198,10 +198,10 @@ impl ProxyHttp for Proxy {
     }
 
     async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut Ctx) {
-        if let Ctx::Clean(_) = ctx {
-            if let Ctx::Clean(clean) = std::mem::replace(ctx, Ctx::Request) {
-                clean.end(self, session, error);
-            }
+        if let Ctx::Clean(_) = ctx
+            && let Ctx::Clean(clean) = std::mem::replace(ctx, Ctx::Request)
+        {
+            clean.end(self, session, error);
         }
     }
 
