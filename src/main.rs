@@ -2,6 +2,13 @@
 //!
 //! Exit codes: 0 good, 1 it could not be done, 2 the configuration or the command line is bad.
 
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
+
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
