@@ -228,6 +228,8 @@ impl Attempt {
         loop {
             let deadline = earliest([terminal, self.deadline()]);
             let step = match self.next(session, deadline).await {
+                // An answer before there is a connection is pingora's own, not the upstream's.
+                Event::Head(_) if !self.report.was_connected() => return Held::Broken,
                 Event::Head(head) => self.open(head),
                 Event::Piece(piece, last) => {
                     let step = self.take(&piece);

@@ -267,6 +267,7 @@ pub fn frame(
     length: Option<usize>,
     changes: bool,
 ) -> pingora::Result<()> {
+    head.set_version(Version::HTTP_11);
     let bodiless = matches!(head.status.as_u16(), 204 | 304)
         || session.req_header().method == http::Method::HEAD;
     if bodiless {
@@ -285,10 +286,12 @@ pub fn frame(
         return Ok(());
     }
     head.remove_header(&header::TRANSFER_ENCODING);
+    if session.as_downstream().is_http2() {
+        return Ok(());
+    }
     match session.req_header().version {
-        Version::HTTP_2 => {}
-        Version::HTTP_11 => head.insert_header(header::TRANSFER_ENCODING, "chunked")?,
-        _ => session.set_keepalive(None),
+        Version::HTTP_10 | Version::HTTP_09 => session.set_keepalive(None),
+        _ => head.insert_header(header::TRANSFER_ENCODING, "chunked")?,
     }
     Ok(())
 }

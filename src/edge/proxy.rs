@@ -248,5 +248,6 @@ fn as_http1(session: &mut Session) -> pingora::Result<()> {
     if let Some(authority) = request.uri.authority().map(|a| a.as_str().to_owned()) {
         request.insert_header(header::HOST, authority)?;
     }
+    request.set_version(Version::HTTP_11);
     Ok(())
 }
