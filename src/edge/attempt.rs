@@ -151,6 +151,8 @@ pub(super) enum Event {
     ClientGone,
     /// The client's body is more than it may be.
     BodyFault(BodyFault),
+    /// The whole request has been handed on: from here on the answer's times run.
+    Sent,
     /// The deadline passed.
     Deadline,
 }
@@ -248,6 +250,7 @@ impl Attempt {
                 Event::Broken => return self.broken(),
                 Event::ClientGone => return Held::ClientGone,
                 Event::BodyFault(fault) => return Held::BodyFault(fault),
+                Event::Sent => Step::Hold,
                 Event::Deadline if terminal.is_some() => match &mut self.held {
                     Some(held) => held.gate.give_up_waiting(),
                     None => Step::Hold,
@@ -348,6 +351,7 @@ impl Attempt {
                             permit.send(HttpTask::Body(Some(piece), last));
                             if last {
                                 self.sent = Some(Instant::now());
+                                return Event::Sent;
                             }
                         }
                     }

@@ -181,6 +181,7 @@ pub async fn deliver(
                 stream.give_up_waiting(&mut out);
                 flow = Flow::EndNow;
             }
+            Event::Sent => {}
             Event::Deadline if last.elapsed() < idle => {}
             Event::Broken if !stream.is_opaque() => {
                 // Broken after the terminal frame, or after an error that only lacked it: the
