@@ -187,7 +187,9 @@ mod tests {
     }
 
     /// What the frames say, which is what must not depend on the cuts.
-    fn said(frames: &[Vec<u8>]) -> Vec<(Option<Vec<u8>>, Option<Vec<u8>>)> {
+    type Said = Vec<(Option<Vec<u8>>, Option<Vec<u8>>)>;
+
+    fn said(frames: &[Vec<u8>]) -> Said {
         let read = |(i, f): (usize, &Vec<u8>)| {
             let event = Event::read(f, i == 0);
             (
