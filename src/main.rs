@@ -121,12 +121,6 @@ fn run(path: &Path) -> Result<(), String> {
     };
     let (edge, serving) = assemble(config)?;
     first_look_up(&edge, Duration::from_secs(5));
-    for address in &serving.listeners {
-        log::info!(
-            "serving on http://{address}; admin on http://{}",
-            serving.admin
-        );
-    }
     serve(edge, &serving).map_err(|e| e.to_string())
 }
 
