@@ -24,7 +24,10 @@ fn the_demo_goes_as_stated_and_shows_every_shape() {
         let line = line.unwrap_or_else(|| panic!("{shape} is not shown:\n{told}"));
         assert!(line.trim_end().ends_with("ok"), "{line}");
     }
-    assert!(!told.contains('\x1b'), "colours without a terminal:\n{told}");
+    assert!(
+        !told.contains('\x1b'),
+        "colours without a terminal:\n{told}"
+    );
     assert!(!told.contains("NOT AS STATED"), "{told}");
     // Promised: under 15 s. Twice that here, where other tests share the processor.
     assert!(started.elapsed() < Duration::from_secs(30));

@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
-use crate::sim::{Cut, KeepalivesForever, Quota, RateLimit, Refuse, RefuseAfterOutput, Shape, Step};
+use crate::sim::{
+    Cut, KeepalivesForever, Quota, RateLimit, Refuse, RefuseAfterOutput, Shape, Step,
+};
 
 /// The languages in which each case is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,12 +158,16 @@ pub fn cases() -> Vec<Case> {
         stream: false,
         ..fails_over(
             "no_stream",
-            "\"overloaded\" to a client that does not stream",
+            "the same, where no stream was asked for",
             Step::refuse(Shape::Json200),
             ("capacity", Some("json_200")),
         )
     });
-    head(&mut cases, 0, "No seat, said in every way an upstream says it");
+    head(
+        &mut cases,
+        0,
+        "No seat, said in every way an upstream says it",
+    );
 
     let credential = cases.len();
     cases.extend([
@@ -204,7 +210,11 @@ pub fn cases() -> Vec<Case> {
             ("forbidden", Some("http_400")),
         ),
     ]);
-    head(&mut cases, credential, "This credential cannot, another can");
+    head(
+        &mut cases,
+        credential,
+        "This credential cannot, another can",
+    );
 
     let network = cases.len();
     cases.extend([
@@ -218,10 +228,20 @@ pub fn cases() -> Vec<Case> {
             "html_200",
             "200, a captive portal's page",
             Step::Html200,
-            ("challenge", Some("json_200")),
+            ("transient", Some("json_200")),
         ),
-        fails_over("reset", "resets the connection", Step::Reset, ("transport", None)),
-        fails_over("garbage", "bytes that are not HTTP", Step::Garbage, ("transport", None)),
+        fails_over(
+            "reset",
+            "resets the connection",
+            Step::Reset,
+            ("transport", None),
+        ),
+        fails_over(
+            "garbage",
+            "bytes that are not HTTP",
+            Step::Garbage,
+            ("transport", None),
+        ),
         fails_over(
             "half_head",
             "half a response head, then closes",
@@ -241,7 +261,10 @@ pub fn cases() -> Vec<Case> {
             "400, the input is too long",
             Step::ClientError,
             "client_error",
-            (Some(400), codes("context_length_exceeded", "invalid_request_error")),
+            (
+                Some(400),
+                codes("context_length_exceeded", "invalid_request_error"),
+            ),
         ),
         // Anthropic says it under 400, OpenAI under 403.
         passed_on(
@@ -252,15 +275,27 @@ pub fn cases() -> Vec<Case> {
             (None, codes("cyber_policy", "invalid_request_error")),
         ),
     ]);
-    head(&mut cases, own, "Nobody else would say anything different: passed on as it is");
+    head(
+        &mut cases,
+        own,
+        "Nobody else would say anything different: passed on as it is",
+    );
 
     let late = cases.len();
     cases.extend([cut(), refused_late()]);
-    head(&mut cases, late, "After the first word there is no way back");
+    head(
+        &mut cases,
+        late,
+        "After the first word there is no way back",
+    );
 
     let all = cases.len();
     cases.extend([everyone(), everyone_limited()]);
-    head(&mut cases, all, "Nobody has a seat: an error that clients retry, with the time to wait");
+    head(
+        &mut cases,
+        all,
+        "Nobody has a seat: an error that clients retry, with the time to wait",
+    );
     cases
 }
 
@@ -339,14 +374,22 @@ fn passed_on(
 fn nobody() -> Case {
     Case {
         credentials: vec![Behaviour::Nobody, Behaviour::Step(Step::admit())],
-        ..fails_over("nobody", "nothing listens there", Step::admit(), ("transport", None))
+        ..fails_over(
+            "nobody",
+            "nothing listens there",
+            Step::admit(),
+            ("transport", None),
+        )
     }
 }
 
 fn hang() -> Case {
     let case = fails_over("hang", "silence", Step::Hang, ("timeout", None));
     Case {
-        credentials: vec![Behaviour::Impatient(Step::Hang), Behaviour::Step(Step::admit())],
+        credentials: vec![
+            Behaviour::Impatient(Step::Hang),
+            Behaviour::Step(Step::admit()),
+        ],
         expect: Expect {
             at_least: super::stage::HEADER_TIMEOUT,
             ..case.expect
@@ -360,7 +403,7 @@ fn keepalives() -> Case {
         gap: Duration::from_millis(100),
         comments: false,
     });
-    let says = "a stream opens, then keepalives without end";
+    let says = "a stream, then keepalives without end";
     let case = fails_over("keepalives", says, step, ("timeout", None));
     Case {
         expect: Expect {
@@ -390,7 +433,7 @@ fn cut() -> Case {
 
 fn refused_late() -> Case {
     let step = Step::RefuseAfterOutput(RefuseAfterOutput::default());
-    let says = "the beginning of an answer, then \"overloaded\"";
+    let says = "half an answer, then \"overloaded\"";
     let verdict = ("capacity_after_commit", Some("sse"));
     let case = fails_over("late", says, step, verdict);
     Case {
@@ -419,7 +462,11 @@ fn everyone() -> Case {
         ],
         expect: Expect {
             tried: 3,
-            client: Sees::Error(Some(503), codes("server_error", "api_error"), RetryAfter::Said),
+            client: Sees::Error(
+                Some(503),
+                codes("server_error", "api_error"),
+                RetryAfter::Said,
+            ),
             ..case.expect
         },
         ..case

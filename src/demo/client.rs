@@ -96,7 +96,10 @@ fn read(bytes: &[u8], dialect: Dialect) -> Option<Seen> {
         return None;
     };
     let header = |name: &str| {
-        let found = head.headers.iter().find(|h| h.name.eq_ignore_ascii_case(name))?;
+        let found = head
+            .headers
+            .iter()
+            .find(|h| h.name.eq_ignore_ascii_case(name))?;
         std::str::from_utf8(found.value).ok()
     };
     let rest = bytes.get(length..)?;
@@ -138,7 +141,10 @@ fn dechunk(mut rest: &[u8]) -> (Vec<u8>, bool) {
             return (body, data == b"\r\n");
         }
         body.extend_from_slice(data.get(..size).unwrap_or(data));
-        rest = data.get(size..).and_then(|r| r.get(2..)).unwrap_or_default();
+        rest = data
+            .get(size..)
+            .and_then(|r| r.get(2..))
+            .unwrap_or_default();
     }
 }
 
@@ -233,7 +239,10 @@ mod tests {
             data: {\"type\":\"response.completed\"}\n\n";
         let whole = chunked(events);
         let seen = read(whole.as_bytes(), Dialect::Responses).unwrap();
-        assert!(seen.whole && seen.text == "Hi" && seen.openings == 1, "{seen:?}");
+        assert!(
+            seen.whole && seen.text == "Hi" && seen.openings == 1,
+            "{seen:?}"
+        );
         let mut cuts = 0;
         for end in STREAM.len()..whole.len() {
             let seen = read(&whole.as_bytes()[..end], Dialect::Responses).unwrap();
@@ -248,8 +257,14 @@ mod tests {
     #[test]
     fn an_error_is_called_by_its_code_or_else_its_type() {
         let seen = |body: &str| {
-            let answer = format!("HTTP/1.1 503 X\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-            read(answer.as_bytes(), Dialect::Chat).unwrap().error.unwrap()
+            let answer = format!(
+                "HTTP/1.1 503 X\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            read(answer.as_bytes(), Dialect::Chat)
+                .unwrap()
+                .error
+                .unwrap()
         };
         let openai = r#"{"error":{"type":"server_error","code":"busy","message":"m"}}"#;
         assert_eq!(seen(openai), "busy");

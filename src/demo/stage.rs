@@ -192,7 +192,8 @@ fn configuration(
         let file = folder.join(id);
         std::fs::write(&file, key(id))?;
         let file = quoted(&file);
-        let entry = format!("  - {{ id: {id}, upstream: {upstream}, secret: {{ file: {file} }} }}\n");
+        let entry =
+            format!("  - {{ id: {id}, upstream: {upstream}, secret: {{ file: {file} }} }}\n");
         credentials.push_str(&entry);
         Ok(())
     };

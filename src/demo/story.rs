@@ -31,8 +31,6 @@ pub struct Line {
     request_id: String,
     /// Attempt by attempt.
     pub attempts: Vec<Attempt>,
-    /// How it ended.
-    pub outcome: String,
 }
 
 /// One attempt of an audit line.
@@ -90,7 +88,11 @@ pub fn differences(
             found.push(what);
         }
     };
-    let tried: Vec<&str> = audit.attempts.iter().map(|a| a.credential.as_str()).collect();
+    let tried: Vec<&str> = audit
+        .attempts
+        .iter()
+        .map(|a| a.credential.as_str())
+        .collect();
     must(tried == ids, format!("tried {tried:?}, not {ids:?}"));
     if let Some(first) = audit.attempts.first() {
         let (verdict, shape) = (first.verdict.as_str(), first.shape.as_deref());
@@ -103,16 +105,28 @@ pub fn differences(
         );
     }
     let took = seen.took.as_millis();
-    must(seen.took >= expect.at_least, format!("over after {took} ms, too soon"));
+    must(
+        seen.took >= expect.at_least,
+        format!("over after {took} ms, too soon"),
+    );
     let (status, error) = (seen.status, seen.error.as_deref());
     let last = ids.last().map(String::as_str).unwrap_or_default();
     let whole_text = format!("Hello from {last}.");
     match expect.client {
         Sees::Answer => {
             must(status == 200, format!("status {status}, not 200"));
-            must(error.is_none(), format!("the client saw the error {error:?}"));
-            must(seen.openings == 1, format!("{} answers were opened", seen.openings));
-            must(seen.text == whole_text, format!("the text is {:?}", seen.text));
+            must(
+                error.is_none(),
+                format!("the client saw the error {error:?}"),
+            );
+            must(
+                seen.openings == 1,
+                format!("{} answers were opened", seen.openings),
+            );
+            must(
+                seen.text == whole_text,
+                format!("the text is {:?}", seen.text),
+            );
             must(seen.whole, "the answer does not end whole".to_owned());
         }
         Sees::Error(wanted, codes, retry_after) => {
@@ -124,7 +138,10 @@ pub fn differences(
                 Some(_) => RetryAfter::Said,
                 None => RetryAfter::NotSaid,
             };
-            must(said == retry_after, format!("retry-after is {:?}", seen.retry_after));
+            must(
+                said == retry_after,
+                format!("retry-after is {:?}", seen.retry_after),
+            );
             must(seen.text.is_empty(), format!("the text is {:?}", seen.text));
             must(seen.whole, "the error does not end whole".to_owned());
         }
@@ -132,13 +149,19 @@ pub fn differences(
             must(status == 200, format!("status {status}, not 200"));
             let begun = !seen.text.is_empty() && whole_text.starts_with(&seen.text);
             must(begun, format!("the text is {:?}", seen.text));
-            must(!seen.whole, "a cut answer ends as if it were whole".to_owned());
+            must(
+                !seen.whole,
+                "a cut answer ends as if it were whole".to_owned(),
+            );
         }
         Sees::Failure(codes) => {
             must(status == 200, format!("status {status}, not 200"));
             must(!seen.text.is_empty(), "no output came".to_owned());
             let code = codes.of(dialect);
-            must(error == Some(code), format!("failed with {error:?}, not {code}"));
+            must(
+                error == Some(code),
+                format!("failed with {error:?}, not {code}"),
+            );
         }
     }
     found
@@ -151,12 +174,18 @@ impl Story {
             return "no audit line".to_owned();
         };
         let then = match first.then.as_str() {
-            "fail_over" => "the next one",
-            "commit" if first.verdict.ends_with("_after_commit") => "told",
+            "fail_over" => "the next",
+            "commit" if first.verdict.ends_with("_after_commit") => "the client",
             "commit" => "passed on",
             other => other,
         };
-        format!("{}: {then}", first.verdict.replace('_', " "))
+        let read = match first.verdict.as_str() {
+            "truncated_after_commit" => "truncated",
+            "capacity_after_commit" => "capacity",
+            "model_unsupported" => "unsupported",
+            other => other,
+        };
+        format!("{}: {then}", read.replace('_', " "))
     }
 
     /// The credentials that were tried, by their letters.
@@ -178,16 +207,16 @@ impl Story {
         } = &self.seen;
         match (status, error) {
             (0, _) => "no answer".to_owned(),
-            (_, Some(code)) if !text.is_empty() => format!("{status}, output, then {code}"),
+            (_, Some(code)) if !text.is_empty() => format!("{status}, output, {code}"),
             (_, Some(code)) => match retry_after {
-                Some(_) => format!("{status} {code}, with Retry-After"),
+                Some(_) => format!("{status} {code}, Retry-After"),
                 None => format!("{status} {code}"),
             },
             (_, None) if *whole => {
                 let from = self.audit.attempts.len().saturating_sub(1);
-                format!("{status}, the whole answer of {}", letter(from))
+                format!("{status}, the answer of {}", letter(from))
             }
-            (_, None) => format!("{status}, output, then a broken end"),
+            (_, None) => format!("{status}, output, a broken end"),
         }
     }
 }
@@ -199,7 +228,9 @@ async fn line(path: &Path, id: &str) -> Result<Option<Line>, String> {
             let text = tokio::fs::read_to_string(path)
                 .await
                 .map_err(|e| format!("{}: {e}", path.display()))?;
-            let mut lines = text.lines().filter_map(|l| serde_json::from_str::<Line>(l).ok());
+            let mut lines = text
+                .lines()
+                .filter_map(|l| serde_json::from_str::<Line>(l).ok());
             if let Some(line) = lines.find(|line| line.request_id == id) {
                 return Ok(line);
             }

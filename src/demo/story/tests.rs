@@ -74,13 +74,19 @@ fn each_thing_that_is_not_as_stated_is_found() {
         ("sse", "error", |seen, _| seen.error = Some("x".to_owned())),
         ("sse", "whole", |seen, _| seen.whole = false),
         ("sse", "text", |seen, _| seen.text.push('!')),
-        ("sse", "verdict", |_, audit| audit.attempts[0].verdict = "quota".to_owned()),
+        ("sse", "verdict", |_, audit| {
+            audit.attempts[0].verdict = "quota".to_owned()
+        }),
         ("sse", "shape", |_, audit| audit.attempts[0].shape = None),
         ("sse", "tried", |_, audit| drop(audit.attempts.pop())),
         ("sse", "no audit line", |_, audit| *audit = Line::default()),
-        ("everyone", "code", |seen, _| seen.error = Some("server_is_overloaded".to_owned())),
+        ("everyone", "code", |seen, _| {
+            seen.error = Some("server_is_overloaded".to_owned())
+        }),
         ("everyone", "retry-after", |seen, _| seen.retry_after = None),
-        ("client_error", "retry-after", |seen, _| seen.retry_after = Some(5)),
+        ("client_error", "retry-after", |seen, _| {
+            seen.retry_after = Some(5)
+        }),
         ("cut", "a clean end", |seen, _| seen.whole = true),
         ("hang", "too soon", |seen, _| seen.took = Duration::ZERO),
     ];
