@@ -162,6 +162,9 @@ pub struct Attempt {
     run: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     tasks: mpsc::Receiver<HttpTask>,
     body: Option<mpsc::Sender<HttpTask>>,
+    /// Never sent on. pingora takes an end of this channel for a client that left, also where there
+    /// is no body to come.
+    _open: mpsc::Sender<HttpTask>,
     /// Resolves when the upstream is there to take a body: not a byte of it is handed on before.
     wanted: Option<oneshot::Receiver<()>>,
     source: Source,
@@ -208,6 +211,7 @@ impl Attempt {
         Some(Attempt {
             run: Some(Box::pin(prepared.run())),
             tasks: handle.rx,
+            _open: handle.tx.clone(),
             body: (mode == BodyMode::ExpectBody).then_some(handle.tx),
             wanted: Some(handle.subreq_wants_body),
             source,
