@@ -450,7 +450,7 @@ fn everyone() -> Case {
     let refuse = |shape| Behaviour::Step(Step::refuse(shape));
     let case = fails_over(
         "everyone",
-        "no seat, and so do b and c",
+        "no seat; b and c say the same",
         Step::admit(),
         ("capacity", Some("sse")),
     );
@@ -480,7 +480,12 @@ fn everyone_limited() -> Case {
         }))
     };
     let verdict = ("rate_limit", Some("http_429"));
-    let case = fails_over("all_limited", "429, and so does b", Step::admit(), verdict);
+    let case = fails_over(
+        "all_limited",
+        "429; b says the same",
+        Step::admit(),
+        verdict,
+    );
     let limited = codes("rate_limit_exceeded", "rate_limit_error");
     Case {
         credentials: vec![limit(30), limit(20)],
