@@ -8,8 +8,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 # Every kind of refusal, and what a client sees of it. No configuration, no keys.
 demo: needs
-	$(CARGO) build --release --locked
-	target/release/berth demo
+	$(CARGO) run --release --locked -- demo
 
 # The whole test suite.
 test: needs
@@ -26,8 +25,7 @@ check: needs
 
 # Every example configuration must be good.
 examples: needs
-	$(CARGO) build --locked
-	tests/examples.sh target/debug/berth
+	CARGO="$(CARGO)" tests/examples.sh
 
 # What the build needs beyond Rust: a C compiler and cmake, from Debian's or Ubuntu's packages.
 needs:
