@@ -1,3 +1,4 @@
+<<<<<<< HEAD
 # What can be done with a checkout. `.ci/run` uses the same targets.
 
 CARGO ?= cargo
@@ -36,3 +37,5 @@ needs:
 		$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
 			build-essential cmake; \
 	fi
+=======
+# One target for each check; what CI runs is what you run.

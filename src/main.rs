@@ -110,8 +110,7 @@ fn check(path: &Path) -> ExitCode {
 }
 
 fn run(path: &Path) -> Result<(), String> {
-    let default = env_logger::Env::default().default_filter_or("info,pingora_core=warn");
-    env_logger::Builder::from_env(default).init();
+    berth::observe::log::start();
     let config = match config::load(path) {
         Ok(config) => config,
         Err(problems) => {

@@ -139,6 +139,8 @@ pub enum Held {
 
 /// What an attempt is doing.
 pub(super) enum Event {
+    /// The last byte of the request has been handed on: times begin to count.
+    Sent,
     /// The answer's head.
     Head(Box<ResponseHeader>),
     /// A piece of its body; `true` says that it is the last.
@@ -151,8 +153,6 @@ pub(super) enum Event {
     ClientGone,
     /// The client's body is more than it may be.
     BodyFault(BodyFault),
-    /// The whole request has been handed on: from here on the answer's times run.
-    Sent,
     /// The deadline passed.
     Deadline,
 }
@@ -161,10 +161,10 @@ pub(super) enum Event {
 pub struct Attempt {
     run: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     tasks: mpsc::Receiver<HttpTask>,
-    body: Option<mpsc::Sender<HttpTask>>,
-    /// Never sent on. pingora takes an end of this channel for a client that left, also where there
-    /// is no body to come.
-    _open: mpsc::Sender<HttpTask>,
+    /// Kept to the end: without it the subrequest takes its client for gone.
+    body: mpsc::Sender<HttpTask>,
+    /// The upstream takes no more of the body.
+    refused_body: bool,
     /// Resolves when the upstream is there to take a body: not a byte of it is handed on before.
     wanted: Option<oneshot::Receiver<()>>,
     source: Source,
@@ -211,8 +211,8 @@ impl Attempt {
         Some(Attempt {
             run: Some(Box::pin(prepared.run())),
             tasks: handle.rx,
-            _open: handle.tx.clone(),
-            body: (mode == BodyMode::ExpectBody).then_some(handle.tx),
+            body: handle.tx,
+            refused_body: mode == BodyMode::NoBody,
             wanted: Some(handle.subreq_wants_body),
             source,
             timer: Box::pin(tokio::time::sleep(Duration::from_secs(3600))),
@@ -234,6 +234,7 @@ impl Attempt {
         loop {
             let deadline = earliest([terminal, self.deadline()]);
             let step = match self.next(session, deadline).await {
+                Event::Sent => Step::Hold,
                 // An answer before there is a connection is pingora's own, not the upstream's.
                 Event::Head(_) if !self.report.was_connected() => return Held::Broken,
                 Event::Head(head) => self.open(head),
@@ -254,7 +255,6 @@ impl Attempt {
                 Event::Broken => return self.broken(),
                 Event::ClientGone => return Held::ClientGone,
                 Event::BodyFault(fault) => return Held::BodyFault(fault),
-                Event::Sent => Step::Hold,
                 Event::Deadline if terminal.is_some() => match &mut self.held {
                     Some(held) => held.gate.give_up_waiting(),
                     None => Step::Hold,
@@ -322,9 +322,8 @@ impl Attempt {
                     self.timer.as_mut().reset(deadline);
                 }
             }
-            let feeding = self.body.is_some() && self.wanted.is_none() && !self.source.is_done();
+            let feeding = !self.refused_body && self.wanted.is_none() && !self.source.is_done();
             let from_client = feeding && self.source.wants_client();
-            let mut no_more = false;
             tokio::select! {
                 biased;
                 task = self.tasks.recv() => match task {
@@ -349,8 +348,8 @@ impl Attempt {
                 },
                 () = run(&mut self.run), if self.run.is_some() => self.run = None,
                 () = wanted(&mut self.wanted), if self.wanted.is_some() => self.wanted = None,
-                permit = reserve(&self.body), if feeding && !from_client => match permit {
-                    Some(permit) => {
+                permit = self.body.reserve(), if feeding && !from_client => match permit {
+                    Ok(permit) => {
                         if let Next::Piece(piece, last) = self.source.next() {
                             permit.send(HttpTask::Body(Some(piece), last));
                             if last {
@@ -359,13 +358,18 @@ impl Attempt {
                             }
                         }
                     }
-                    // The upstream wants no more of it.
-                    None => no_more = true,
+                    Err(_) => self.refused_body = true,
                 },
-                piece = session.downstream_session.read_body_or_idle(!from_client) => {
+                // While a body is still to come, its bytes are not taken for a next request.
+                piece = session.downstream_session.read_body_or_idle(!from_client),
+                    if from_client || self.source.has_come() => {
                     match piece {
                         Ok(piece) if from_client => {
-                            if let Err(fault) = self.source.feed(piece) {
+                            // Asked once more at its end, pingora would wait for the client to leave.
+                            let done = piece.is_some() && session.is_body_done();
+                            let fed = self.source.feed(piece);
+                            let fed = fed.and_then(|()| if done { self.source.feed(None) } else { Ok(()) });
+                            if let Err(fault) = fed {
                                 return Event::BodyFault(fault);
                             }
                         }
@@ -373,9 +377,6 @@ impl Attempt {
                     }
                 },
                 () = self.timer.as_mut(), if deadline.is_some() => return Event::Deadline,
-            }
-            if no_more {
-                self.body = None;
             }
         }
     }
@@ -456,12 +457,5 @@ async fn wanted(wanted: &mut Option<oneshot::Receiver<()>>) {
     if let Some(wanted) = wanted {
         // An error means that nobody will ask: the attempt ends, or needs no body.
         let _ = wanted.await;
-    }
-}
-
-async fn reserve(pipe: &Option<mpsc::Sender<HttpTask>>) -> Option<mpsc::Permit<'_, HttpTask>> {
-    match pipe {
-        Some(pipe) => pipe.reserve().await.ok(),
-        None => None,
     }
 }

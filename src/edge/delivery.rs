@@ -181,7 +181,6 @@ pub async fn deliver(
                 stream.give_up_waiting(&mut out);
                 flow = Flow::EndNow;
             }
-            Event::Sent => {}
             Event::Deadline if last.elapsed() < idle => {}
             Event::Broken if !stream.is_opaque() => {
                 // Broken after the terminal frame, or after an error that only lacked it: the
@@ -195,6 +194,7 @@ pub async fn deliver(
                 break End::Truncated;
             }
             Event::ClientGone => break End::ClientGone,
+            Event::Sent => {}
         }
         let mut tasks = Vec::with_capacity(out.len());
         writer.add(&mut tasks, &mut out);

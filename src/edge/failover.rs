@@ -154,6 +154,9 @@ impl<'a> Course<'a> {
                 let commit = self.edge.policy.on_hold_timeout == OnHoldTimeout::Commit;
                 let next = if late {
                     Err(Blocked::RequestTime)
+                } else if !self.plan.ask.stream {
+                    // The work may be done and paid, and its answer on the way.
+                    Err(Blocked::SentNonStream)
                 } else if self.timed_out || (commit && attempt.head().is_some()) {
                     Err(Blocked::NothingLeft)
                 } else {

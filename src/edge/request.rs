@@ -114,6 +114,15 @@ impl Edge {
             let answer = Answer::client_error(dialect, 404, "not_found", message);
             Way::Answer(route, answer, Outcome::ClientError)
         };
+        if is_framed_twice(session) {
+            let message =
+                "A request with both Content-Length and Transfer-Encoding can be read in two ways.";
+            let answer = Answer {
+                close: true,
+                ..Answer::client_error(Dialect::OpenAi, 400, "invalid_framing", message)
+            };
+            return Way::Answer(None, answer, Outcome::ClientError);
+        }
         if wants_websocket(request) {
             if let Some(route) = paths::is_websocket_path(&self.routes, path) {
                 let spec = self.routes.get(route).map(|spec| spec.websocket);
@@ -312,6 +321,27 @@ async fn discard(session: &mut Session) {
             None => return,
         }
     }
+}
+
+/// Whether a request has both `Content-Length` and `Transfer-Encoding`. pingora drops the former, so
+/// the head is looked at as it came.
+fn is_framed_twice(session: &Session) -> bool {
+    let Some(http1) = session.as_downstream().as_http1() else {
+        return false;
+    };
+    let coded = session
+        .req_header()
+        .headers
+        .contains_key(header::TRANSFER_ENCODING);
+    let length = |line: &[u8]| {
+        let name = line.split(|b| *b == b':').next().unwrap_or_default();
+        name.trim_ascii().eq_ignore_ascii_case(b"content-length")
+    };
+    coded
+        && http1
+            .get_headers_raw_bytes()
+            .split(|b| *b == b'\n')
+            .any(length)
 }
 
 fn wants_websocket(request: &pingora::http::RequestHeader) -> bool {
