@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 # What can be done with a checkout. `.ci/run` uses the same targets.
 
 CARGO ?= cargo
