@@ -36,5 +36,3 @@ needs:
 		$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
 			build-essential cmake; \
 	fi
-=======
-# One target for each check; what CI runs is what you run.
