@@ -2,6 +2,13 @@
 //!
 //! Exit codes: 0 good, 1 it could not be done, 2 the configuration or the command line is bad.
 
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
+
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -113,12 +120,6 @@ fn run(path: &Path) -> Result<(), String> {
     };
     let (edge, serving) = assemble(config)?;
     first_look_up(&edge, Duration::from_secs(5));
-    for address in &serving.listeners {
-        log::info!(
-            "serving on http://{address}; admin on http://{}",
-            serving.admin
-        );
-    }
     serve(edge, &serving).map_err(|e| e.to_string())
 }
 

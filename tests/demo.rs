@@ -34,7 +34,7 @@ fn the_demo_goes_as_stated_and_shows_every_shape() {
 }
 
 #[test]
-fn an_interrupted_demo_leaves_nothing_behind() {
+fn a_demo_that_serves_answers_until_it_is_interrupted_and_leaves_nothing() {
     use std::io::Read;
     let temporary = tempfile::tempdir().unwrap();
     let mut demo = Command::new(env!("CARGO_BIN_EXE_berth"))
@@ -53,9 +53,32 @@ fn an_interrupted_demo_leaves_nothing_behind() {
         told.push_str(&String::from_utf8_lossy(&piece[..n]));
     }
     assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 1);
+    assert!(get(&told, "/models").starts_with("HTTP/1.1 200 "), "{told}");
     let pid = demo.id().to_string();
     let sent = Command::new("kill").args(["-INT", &pid]).status().unwrap();
     assert!(sent.success());
     assert!(demo.wait().unwrap().success());
     assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
+}
+
+/// The answer to a GET below the client's URL that the demo has printed.
+fn get(told: &str, path: &str) -> String {
+    use std::io::{Read, Write};
+    let url = told
+        .split_whitespace()
+        .find(|word| word.starts_with("http://") && word.ends_with("/v1"))
+        .unwrap();
+    let (host, prefix) = url
+        .strip_prefix("http://")
+        .and_then(|rest| rest.split_once('/'))
+        .unwrap();
+    let mut connection = std::net::TcpStream::connect(host).unwrap();
+    write!(
+        connection,
+        "GET /{prefix}{path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).unwrap();
+    answer
 }

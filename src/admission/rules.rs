@@ -147,6 +147,12 @@ pub static BUILT_IN: Lazy<Vec<Rule>> = Lazy::new(|| {
                 "inference_hook_denied",
             ]),
         ),
+        // Anthropic has no code for it.
+        rule(
+            "policy_message",
+            Verdict::Policy,
+            says(&["output blocked by content filtering policy"]),
+        ),
         rule(
             "state",
             Verdict::State,
@@ -263,13 +269,14 @@ pub static BUILT_IN: Lazy<Vec<Rule>> = Lazy::new(|| {
                 ..When::default()
             },
         ),
-        // Anthropic names the model and says no more.
+        // Anthropic's "model: NAME", which has no code either.
         rule(
-            "unknown_model",
+            "unsupported_not_found",
             Verdict::ModelUnsupported,
             When {
                 status: &[(404, 404)],
-                message_prefix: &["model: "],
+                word: &["not_found_error"],
+                message_prefix: &["model:"],
                 ..When::default()
             },
         ),
@@ -414,7 +421,28 @@ mod tests {
                 at_capacity,
                 Verdict::ClientError,
             ),
+            (
+                404,
+                "",
+                "not_found_error",
+                "model: claude-x",
+                Verdict::ModelUnsupported,
+            ),
+            (
+                404,
+                "",
+                "not_found_error",
+                "Not found",
+                Verdict::ClientError,
+            ),
             (403, "cyber_policy", "", "", Verdict::Policy),
+            (
+                400,
+                "",
+                "invalid_request_error",
+                "Output blocked by content filtering policy",
+                Verdict::Policy,
+            ),
             (403, "", "forbidden", "Forbidden", Verdict::Forbidden),
             (400, "invalid_encrypted_content", "", "", Verdict::State),
             (408, "", "", "", Verdict::Transient),

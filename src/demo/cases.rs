@@ -158,7 +158,7 @@ pub fn cases() -> Vec<Case> {
         stream: false,
         ..fails_over(
             "no_stream",
-            "\"overloaded\" to a client that does not stream",
+            "the same, where no stream was asked for",
             Step::refuse(Shape::Json200),
             ("capacity", Some("json_200")),
         )
@@ -228,7 +228,7 @@ pub fn cases() -> Vec<Case> {
             "html_200",
             "200, a captive portal's page",
             Step::Html200,
-            ("challenge", Some("json_200")),
+            ("transient", Some("json_200")),
         ),
         fails_over(
             "reset",
@@ -403,7 +403,7 @@ fn keepalives() -> Case {
         gap: Duration::from_millis(100),
         comments: false,
     });
-    let says = "a stream opens, then keepalives without end";
+    let says = "a stream, then keepalives without end";
     let case = fails_over("keepalives", says, step, ("timeout", None));
     Case {
         expect: Expect {
@@ -433,7 +433,7 @@ fn cut() -> Case {
 
 fn refused_late() -> Case {
     let step = Step::RefuseAfterOutput(RefuseAfterOutput::default());
-    let says = "the beginning of an answer, then \"overloaded\"";
+    let says = "half an answer, then \"overloaded\"";
     let verdict = ("capacity_after_commit", Some("sse"));
     let case = fails_over("late", says, step, verdict);
     Case {
@@ -450,7 +450,7 @@ fn everyone() -> Case {
     let refuse = |shape| Behaviour::Step(Step::refuse(shape));
     let case = fails_over(
         "everyone",
-        "no seat, and so do b and c",
+        "no seat; b and c say the same",
         Step::admit(),
         ("capacity", Some("sse")),
     );
@@ -480,7 +480,12 @@ fn everyone_limited() -> Case {
         }))
     };
     let verdict = ("rate_limit", Some("http_429"));
-    let case = fails_over("all_limited", "429, and so does b", Step::admit(), verdict);
+    let case = fails_over(
+        "all_limited",
+        "429; b says the same",
+        Step::admit(),
+        verdict,
+    );
     let limited = codes("rate_limit_exceeded", "rate_limit_error");
     Case {
         credentials: vec![limit(30), limit(20)],

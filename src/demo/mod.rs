@@ -30,6 +30,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use cases::{Case, Dialect, cases};
+use tokio::signal::unix::{SignalKind, signal};
+
 use stage::Stage;
 use story::Story;
 use table::Table;
@@ -46,19 +48,34 @@ pub fn run(serve: bool) -> Result<ExitCode, String> {
         .build()
         .map_err(|e| format!("the demo cannot start its threads: {e}"))?;
     let done = runtime.block_on(async {
-        tokio::select! {
-            done = show(serve) => done,
+        let shown = tokio::select! {
+            shown = show(serve) => shown?,
             stopped = stopped() => {
-                stopped.map_err(|e| format!("signals cannot be heard: {e}"))?;
-                Ok(ExitCode::from(INTERRUPTED))
+                stopped?;
+                return Ok(ExitCode::from(INTERRUPTED));
             }
+        };
+        if serve {
+            table::invite(&shown.stage).map_err(unwritable)?;
+            stopped().await?;
         }
+        shown.stage.strike().await;
+        Ok(match shown.as_stated {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        })
     });
     runtime.shutdown_background();
     done
 }
 
-async fn show(serve: bool) -> Result<ExitCode, String> {
+/// Everything has been shown, and the stage still stands.
+struct Shown {
+    stage: Stage,
+    as_stated: bool,
+}
+
+async fn show(serve: bool) -> Result<Shown, String> {
     let started = Instant::now();
     let cases = cases();
     let stage = Stage::set(&cases, serve).await?;
@@ -67,19 +84,8 @@ async fn show(serve: bool) -> Result<ExitCode, String> {
         let told = meet(&stage, case).await?;
         table.tell(case, &told).map_err(unwritable)?;
     }
-    let good = table.end(started.elapsed()).map_err(unwritable)?;
-    if serve {
-        table::invite(&stage).map_err(unwritable)?;
-        stopped()
-            .await
-            .map_err(|e| format!("signals cannot be heard: {e}"))?;
-    }
-    stage.strike().await;
-    Ok(if good {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    let as_stated = table.end(started.elapsed()).map_err(unwritable)?;
+    Ok(Shown { stage, as_stated })
 }
 
 /// A case in all its dialects at once.
@@ -97,11 +103,11 @@ async fn meet(stage: &Stage, case: &Case) -> Result<Vec<Story>, String> {
 }
 
 /// Returns at the first signal that asks the process to end.
-async fn stopped() -> io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hang_up = signal(SignalKind::hangup())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+async fn stopped() -> Result<(), String> {
+    let hear = |kind| signal(kind).map_err(|e| format!("signals cannot be heard: {e}"));
+    let mut terminate = hear(SignalKind::terminate())?;
+    let mut hang_up = hear(SignalKind::hangup())?;
+    let mut interrupt = hear(SignalKind::interrupt())?;
     tokio::select! {
         _ = terminate.recv() => {}
         _ = hang_up.recv() => {}

@@ -31,8 +31,6 @@ pub struct Line {
     request_id: String,
     /// Attempt by attempt.
     pub attempts: Vec<Attempt>,
-    /// How it ended.
-    pub outcome: String,
 }
 
 /// One attempt of an audit line.
@@ -176,12 +174,18 @@ impl Story {
             return "no audit line".to_owned();
         };
         let then = match first.then.as_str() {
-            "fail_over" => "the next one",
-            "commit" if first.verdict.ends_with("_after_commit") => "told",
+            "fail_over" => "the next",
+            "commit" if first.verdict.ends_with("_after_commit") => "the client",
             "commit" => "passed on",
             other => other,
         };
-        format!("{}: {then}", first.verdict.replace('_', " "))
+        let read = match first.verdict.as_str() {
+            "truncated_after_commit" => "truncated",
+            "capacity_after_commit" => "capacity",
+            "model_unsupported" => "unsupported",
+            other => other,
+        };
+        format!("{}: {then}", read.replace('_', " "))
     }
 
     /// The credentials that were tried, by their letters.
@@ -203,16 +207,16 @@ impl Story {
         } = &self.seen;
         match (status, error) {
             (0, _) => "no answer".to_owned(),
-            (_, Some(code)) if !text.is_empty() => format!("{status}, output, then {code}"),
+            (_, Some(code)) if !text.is_empty() => format!("{status}, output, {code}"),
             (_, Some(code)) => match retry_after {
-                Some(_) => format!("{status} {code}, with Retry-After"),
+                Some(_) => format!("{status} {code}, Retry-After"),
                 None => format!("{status} {code}"),
             },
             (_, None) if *whole => {
                 let from = self.audit.attempts.len().saturating_sub(1);
-                format!("{status}, the whole answer of {}", letter(from))
+                format!("{status}, the answer of {}", letter(from))
             }
-            (_, None) => format!("{status}, output, then a broken end"),
+            (_, None) => format!("{status}, output, a broken end"),
         }
     }
 }

@@ -19,9 +19,9 @@ pub struct Table {
 }
 
 /// Widths of what is not known before it happens; longer words push the rest to the right.
-const DID: usize = 36;
+const DID: usize = 23;
 const TRIED: usize = 9;
-const SAW: usize = 37;
+const SAW: usize = 36;
 
 /// Whether colours are used: on a terminal, unless `NO_COLOR` is set to something.
 #[derive(Clone, Copy)]
@@ -49,12 +49,12 @@ impl Table {
         let heading = "berth demo: a simulated upstream, an edge in front of it, and one client.\n\
             Each case has credentials of its own: a does what is said, the next ones admit unless they\n\
             are said not to. Each is met in three dialects: Responses, Chat Completions and Messages;\n\
-            where they differ, each has its line.\n\n";
+            what differs in one of them has a line of its own.\n\n";
         table.out.write_all(heading.as_bytes())?;
         let columns = table.columns([
             "case",
-            "credential a says",
-            "berth reads, and turns to",
+            "credential a",
+            "read as: goes to",
             "tried",
             "the client sees",
             "took",
@@ -74,16 +74,16 @@ impl Table {
             let heading = self.paint.bold(heading);
             writeln!(self.out, "\n{heading}")?;
         }
-        for (first, alike) in grouped(stories) {
+        for (n, (first, alike)) in grouped(stories).into_iter().enumerate() {
             let slowest = alike.iter().map(|s| s.seen.took).max().unwrap_or_default();
-            let mut says = case.says.to_owned();
-            if alike.len() < stories.len() {
-                let names: Vec<_> = alike.iter().map(|s| s.dialect.name()).collect();
-                says = format!("{says} ({})", names.join(", "));
-            }
+            let names: Vec<_> = alike.iter().map(|s| s.dialect.name()).collect();
+            let (name, says) = match n {
+                0 => (case.name, case.says.to_owned()),
+                _ => ("", format!("  in {}", names.join(" and "))),
+            };
             let took = format!("{} ms", slowest.as_millis());
             let line = self.columns([
-                case.name,
+                name,
                 &says,
                 &first.did(),
                 &first.tried(),

@@ -75,7 +75,9 @@ impl Report {
 
     /// The attempt failed.
     pub fn failed(&self, error: &pingora::Error) {
-        self.dead.store(read_nothing(error), Ordering::Relaxed);
+        if read_nothing(error) {
+            self.dead.store(true, Ordering::Relaxed);
+        }
         let _ = self.failure.set(format!("{:?}", error.etype()));
     }
 

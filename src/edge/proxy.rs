@@ -221,6 +221,22 @@ impl ProxyHttp for Proxy {
         true
     }
 
+    /// Nothing is retried by pingora, and what it says of the failure is kept as it said it.
+    fn error_while_proxy(
+        &self,
+        _: &HttpPeer,
+        _: &mut Session,
+        mut error: Box<Error>,
+        ctx: &mut Ctx,
+        _: bool,
+    ) -> Box<Error> {
+        if let Ctx::Attempt(task) = ctx {
+            task.report.failed(&error);
+        }
+        error.set_retry(false);
+        error
+    }
+
     async fn fail_to_proxy(
         &self,
         session: &mut Session,
