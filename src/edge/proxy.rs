@@ -172,6 +172,19 @@ impl ProxyHttp for Proxy {
         }
     }
 
+    async fn request_body_filter(
+        &self,
+        _: &mut Session,
+        body: &mut Option<Bytes>,
+        _: bool,
+        ctx: &mut Ctx,
+    ) -> pingora::Result<()> {
+        if let Ctx::Clean(clean) = ctx {
+            clean.piece(body);
+        }
+        Ok(())
+    }
+
     async fn response_filter(
         &self,
         session: &mut Session,
@@ -197,11 +210,11 @@ impl ProxyHttp for Proxy {
         Ok(None)
     }
 
-    async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut Ctx) {
+    async fn logging(&self, _: &mut Session, error: Option<&Error>, ctx: &mut Ctx) {
         if let Ctx::Clean(_) = ctx
             && let Ctx::Clean(clean) = std::mem::replace(ctx, Ctx::Request)
         {
-            clean.end(self, session, error);
+            clean.end(self, error);
         }
     }
 

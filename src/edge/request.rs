@@ -79,7 +79,7 @@ impl Edge {
             Way::Upstream(plan) => plan,
             Way::Answer(route, answer, outcome) => {
                 self.name_route(&mut story, route);
-                return self.answer(session, story, answer, outcome).await;
+                return self.answer_unread(session, story, answer, outcome).await;
             }
         };
         self.name_route(&mut story, Some(plan.route));
@@ -177,6 +177,22 @@ impl Edge {
         let served = self.write(session, &tale, &answer).await;
         self.finish(tale, outcome);
         served
+    }
+
+    /// The same for a request whose body, if it has one, is not read: the client is told that the
+    /// connection ends.
+    pub async fn answer_unread(
+        &self,
+        session: &mut Session,
+        tale: Tale,
+        answer: Answer,
+        outcome: Outcome,
+    ) -> Served {
+        if session.is_body_empty() {
+            self.answer(session, tale, answer, outcome).await
+        } else {
+            self.refuse_body(session, tale, answer, outcome).await
+        }
     }
 
     /// Ends a story.
