@@ -8,7 +8,7 @@ use std::time::Duration;
 use berth::sim::{Program, Shape, Sim, Step, Then};
 use common::upstream::{Conn, Raw, answer};
 use common::wire::{Answer, Ends, body, large_body, post, responses};
-use common::{ADMISSION, Berth, DEADLINE, config, credentials, story, within};
+use common::{ADMISSION, Berth, DEADLINE, config, credentials, free_port, story, within};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
@@ -219,9 +219,7 @@ async fn a_body_above_replay_body_is_streamed_with_one_attempt() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_streamed_body_still_moves_where_the_connection_was_refused() {
     let sim = sim_with(Step::admit()).await;
-    // Nobody listens there: bound and closed again.
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let closed = closed.local_addr().unwrap();
+    let closed = free_port();
     let berth = Berth::start(&format!(
         "upstreams:\n  gone: {{base_url: \"http://{closed}/v1\"}}\n  \
          up: {{base_url: \"{}/v1\"}}\n{}{}\
@@ -338,11 +336,6 @@ async fn a_connection_is_used_again_after_every_kind_of_whole_answer() {
         ("GET /v1/files HTTP/1.1\r\nhost: b\r\n\r\n", "GET", 404),
         ("HEAD / HTTP/1.1\r\nhost: b\r\n\r\n", "HEAD", 200),
         ("GET /v1/../x HTTP/1.1\r\nhost: b\r\n\r\n", "GET", 400),
-        (
-            "POST /v1/files HTTP/1.1\r\nhost: b\r\ncontent-length: 5\r\n\r\nhello",
-            "POST",
-            404,
-        ),
         ("GET /healthz HTTP/1.1\r\nhost: b\r\n\r\n", "GET", 200),
     ] {
         client.send(request).await;
@@ -355,6 +348,15 @@ async fn a_connection_is_used_again_after_every_kind_of_whole_answer() {
     }
     client.send(responses()).await;
     assert_eq!(client.answer().await.status, 200);
+
+    // A body that nobody reads: the answer says that the connection ends with it.
+    client
+        .send("POST /v1/files HTTP/1.1\r\nhost: b\r\ncontent-length: 5\r\n\r\nhello")
+        .await;
+    let answer = client.answer().await;
+    assert_eq!((answer.status, answer.ends), (404, Ends::Whole));
+    assert_eq!(answer.header("connection"), Some("close"), "{answer:?}");
+    assert!(client.is_closed().await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

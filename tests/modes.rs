@@ -6,7 +6,7 @@ mod common;
 use berth::sim::{Program, Shape, Sim, Step, Then};
 use common::upstream::{Conn, Heard, LAST_CHUNK, Raw, answer, chunk};
 use common::wire::{Answer, Client2, Ends, body, large_body, post, responses};
-use common::{Berth, config, story};
+use common::{Berth, config, free_port, story};
 
 const MODES: [&str; 2] = ["observe", "off"];
 
@@ -335,9 +335,7 @@ async fn the_credential_is_exchanged_and_no_secret_of_the_client_goes_up() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upstream_that_cannot_be_reached_is_said_in_the_dialects_shape() {
     for mode_name in MODES {
-        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}/v1", closed.local_addr().unwrap());
-        drop(closed);
+        let url = format!("http://{}/v1", free_port());
         let mut berth = Berth::start(&config(&url, "a", &mode(mode_name))).await;
         let answer = berth.ask(responses()).await;
         assert_eq!(

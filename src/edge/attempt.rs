@@ -371,14 +371,7 @@ impl Attempt {
                     }
                 },
                 () = run(&mut self.run), if self.run.is_some() => self.run = None,
-                () = wanted(&mut self.wanted), if self.wanted.is_some() => {
-                    self.wanted = None;
-                    // After a failure pingora asks for the body only to throw it away, and what the
-                    // client still has to send of it is wanted by the next attempt.
-                    if self.report.failure().is_some() {
-                        self.run = None;
-                    }
-                }
+                () = wanted(&mut self.wanted), if self.wanted.is_some() => self.wanted = None,
                 permit = self.body.reserve(), if feeding && !from_client => match permit {
                     Ok(permit) => {
                         if let Next::Piece(piece, last) = self.source.next() {

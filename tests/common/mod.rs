@@ -351,7 +351,8 @@ pub fn story(line: &Value) -> Vec<(&str, &str)> {
         .collect()
 }
 
-fn free_port() -> SocketAddr {
+/// A port on which nobody listens.
+pub fn free_port() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()
 }
