@@ -91,13 +91,13 @@ pub async fn deliver(
         mut head,
         gate,
         mut decoder,
-    } = attempt.held.take()?;
-    let purpose = attempt.purpose();
+    } = attempt.release()?;
+    let (endpoint, dialect) = (attempt.purpose().endpoint, attempt.purpose().dialect);
     let frames = gate.reads_frames();
     let mut stream = if frames {
-        Stream::events(purpose.endpoint, purpose.dialect, code.clone())
+        Stream::events(endpoint, dialect, code.clone())
     } else {
-        Stream::opaque(purpose.endpoint, purpose.dialect)
+        Stream::opaque(endpoint, dialect)
     };
     let mut held = gate.into_held();
     let whole = attempt.ended && !frames;
@@ -169,11 +169,13 @@ pub async fn deliver(
                     },
                 };
                 flow = stream.pass(piece, &mut out);
+                attempt.ended = is_last;
                 if is_last && flow != Flow::EndNow {
                     ending = Some(stream.end(&mut out));
                 }
             }
             Event::End(trailers) => {
+                attempt.ended = true;
                 attempt.trailers = trailers;
                 ending = Some(stream.end(&mut out));
             }
@@ -216,6 +218,7 @@ pub async fn deliver(
         }
         other => other,
     };
+    attempt.retire().await;
     Some(writer.delivery(end, status, stream, usage, rewritten))
 }
 

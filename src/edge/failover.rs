@@ -306,6 +306,7 @@ impl<'a> Course<'a> {
         let answer = if as_it_came {
             attempt.into_refused()
         } else {
+            attempt.retire().await;
             None
         };
         let facts = refusal.facts;
@@ -605,6 +606,7 @@ impl<'a> Course<'a> {
             streamed: self.plan.ask.stream,
             head_only: self.plan.head_only,
             max_bytes: self.edge.policy.hold.max_bytes,
+            memory: self.edge.memory.clone(),
         }
     }
 
