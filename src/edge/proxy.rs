@@ -257,9 +257,14 @@ impl ProxyHttp for Proxy {
 
 /// A subrequest is made from HTTP/1 text: a request that came by HTTP/2 is given the form.
 fn as_http1(session: &mut Session) -> pingora::Result<()> {
+    let has_body = !session.is_body_empty();
     let request = session.req_header_mut();
     if request.version != Version::HTTP_2 {
         return Ok(());
+    }
+    // HTTP/2 needs no length, and HTTP/1 text without any framing has no body.
+    if has_body && !request.headers.contains_key(header::CONTENT_LENGTH) {
+        request.insert_header(header::TRANSFER_ENCODING, "chunked")?;
     }
     if let Some(authority) = request.uri.authority().map(|a| a.as_str().to_owned()) {
         request.insert_header(header::HOST, authority)?;
