@@ -12,11 +12,13 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::HttpTask;
 use pingora::proxy::Session;
 
+use crate::admission::Verdict;
 use crate::admission::gate::{Refusal, TERMINAL_WAIT};
 use crate::admission::policy::ClientErrorCode;
 use crate::admission::rewrite;
 use crate::admission::stream::{Ending, Flow, Stream};
 use crate::admission::usage::Usage;
+use crate::observe::words::Outcome;
 
 use super::attempt::{Attempt, Event, Holding, earliest};
 use super::headers;
@@ -53,6 +55,32 @@ pub enum End {
     Truncated,
     /// The client left.
     ClientGone,
+}
+
+impl Delivery {
+    /// How the request ended, by what its attempt came to at commit.
+    pub fn outcome(&self, verdict: Verdict) -> Outcome {
+        match (self.end, verdict) {
+            (End::ClientGone, _) => Outcome::ClientGone,
+            (End::Truncated | End::Failed, _) => Outcome::UpstreamError,
+            (End::Whole, Verdict::Admitted) => Outcome::Ok,
+            (End::Whole, Verdict::ClientError | Verdict::Policy | Verdict::State) => {
+                Outcome::ClientError
+            }
+            (End::Whole, _) => Outcome::UpstreamError,
+        }
+    }
+
+    /// What the attempt came to after its commit, where that is something else.
+    pub fn corrected(&self) -> Option<Verdict> {
+        let failure = self.failure.as_ref().map(|f| f.ruling.verdict);
+        match (self.end, failure) {
+            (End::Whole, _) => None,
+            (End::ClientGone, _) => Some(Verdict::ClientGone),
+            (_, Some(Verdict::Capacity)) => Some(Verdict::CapacityAfterCommit),
+            (End::Failed | End::Truncated, _) => Some(Verdict::TruncatedAfterCommit),
+        }
+    }
 }
 
 /// What berth adds to the head.
