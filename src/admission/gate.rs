@@ -201,13 +201,19 @@ impl Gate {
         };
         match step {
             Step::Hold | Step::AwaitTerminal if self.held_bytes > self.max_bytes => {
-                if self.head.status >= 400 {
-                    self.refuse_document()
-                } else {
-                    Step::Commit(CommitReason::HoldLimit)
-                }
+                self.limit_reached()
             }
             step => step,
+        }
+    }
+
+    /// No more can be held. An error is one by its status, however long it is; anything else is let
+    /// go.
+    pub fn limit_reached(&mut self) -> Step {
+        if self.head.status >= 400 {
+            self.refuse_document()
+        } else {
+            Step::Commit(CommitReason::HoldLimit)
         }
     }
 

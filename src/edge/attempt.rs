@@ -11,10 +11,11 @@
 //! left and a limit have in common. [`Attempt::hold`] decides; `delivery` takes over from there. An
 //! attempt that has been committed is consumed, so failing over after output does not compile.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -30,7 +31,7 @@ use tokio::time::Sleep;
 use crate::admission::coding::Decoder;
 use crate::admission::gate::{CommitReason, Gate, Refusal, Step, TERMINAL_WAIT};
 use crate::admission::{Dialect, Endpoint};
-use crate::pool::Lease;
+use crate::pool::{Lease, MemoryBudget, Reservation};
 
 use super::body::{BodyFault, Next, Source};
 use super::head::{self, Head};
@@ -117,7 +118,7 @@ fn read_nothing(error: &pingora::Error) -> bool {
 }
 
 /// What an attempt is for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Purpose {
     /// The request's endpoint.
     pub endpoint: Endpoint,
@@ -129,6 +130,8 @@ pub struct Purpose {
     pub head_only: bool,
     /// `hold.max_bytes`.
     pub max_bytes: usize,
+    /// Held bytes of all requests.
+    pub memory: MemoryBudget,
 }
 
 /// The times of an attempt.
@@ -198,7 +201,9 @@ pub struct Attempt {
     started: Instant,
     sent: Option<Instant>,
     report: Arc<Report>,
-    pub(super) held: Option<Holding>,
+    held: Option<Holding>,
+    /// The held bytes' share of the memory.
+    share: Option<Reservation>,
     /// The upstream ended the answer, cleanly.
     pub(super) ended: bool,
     pub(super) trailers: Option<Box<HeaderMap>>,
@@ -240,12 +245,13 @@ impl Attempt {
             wanted: Some(handle.subreq_wants_body),
             source,
             timer: Box::pin(tokio::time::sleep(Duration::from_secs(3600))),
-            purpose,
             times,
             started,
             sent: (mode == BodyMode::NoBody).then_some(started),
             report,
             held: None,
+            share: purpose.memory.reserve(0),
+            purpose,
             ended: false,
             trailers: None,
         })
@@ -323,8 +329,31 @@ impl Attempt {
     }
 
     /// What it is for.
-    pub(super) fn purpose(&self) -> Purpose {
-        self.purpose
+    pub(super) fn purpose(&self) -> &Purpose {
+        &self.purpose
+    }
+
+    /// Takes what is held, to be let go: its share of the memory is free for others.
+    pub(super) fn release(&mut self) -> Option<Holding> {
+        self.share = None;
+        self.held.take()
+    }
+
+    /// The attempt is over. Where its answer has been read to the end, pingora is let finish, so that
+    /// the connection can be used again.
+    pub async fn retire(mut self) {
+        let Some(mut run) = self.run.take().filter(|_| self.ended) else {
+            return;
+        };
+        let done = poll_fn(|context| Poll::Ready(run.as_mut().poll(context).is_ready())).await;
+        if !done {
+            // Something is still going up: it ends by itself, or within this time.
+            let rest = async move {
+                let _ = tokio::time::timeout(Duration::from_secs(1), run).await;
+                drop(self);
+            };
+            tokio::spawn(rest);
+        }
     }
 
     /// Its times.
@@ -439,8 +468,15 @@ impl Attempt {
             None => Ok(piece.clone()),
             Some(decoder) => decoder.push(piece),
         };
+        let room = match &mut self.share {
+            Some(share) => share.grow(piece.len()).is_ok(),
+            None => false,
+        };
         match decoded {
-            Ok(piece) => held.gate.push(piece),
+            Ok(piece) => match held.gate.push(piece) {
+                Step::Hold | Step::AwaitTerminal if !room => held.gate.limit_reached(),
+                step => step,
+            },
             // A body that is not what it says is no answer: judged as far as it could be read.
             Err(_) => held.gate.end(),
         }

@@ -12,11 +12,13 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::HttpTask;
 use pingora::proxy::Session;
 
+use crate::admission::Verdict;
 use crate::admission::gate::{Refusal, TERMINAL_WAIT};
 use crate::admission::policy::ClientErrorCode;
 use crate::admission::rewrite;
 use crate::admission::stream::{Ending, Flow, Stream};
 use crate::admission::usage::Usage;
+use crate::observe::words::Outcome;
 
 use super::attempt::{Attempt, Event, Holding, earliest};
 use super::headers;
@@ -55,6 +57,32 @@ pub enum End {
     ClientGone,
 }
 
+impl Delivery {
+    /// How the request ended, by what its attempt came to at commit.
+    pub fn outcome(&self, verdict: Verdict) -> Outcome {
+        match (self.end, verdict) {
+            (End::ClientGone, _) => Outcome::ClientGone,
+            (End::Truncated | End::Failed, _) => Outcome::UpstreamError,
+            (End::Whole, Verdict::Admitted) => Outcome::Ok,
+            (End::Whole, Verdict::ClientError | Verdict::Policy | Verdict::State) => {
+                Outcome::ClientError
+            }
+            (End::Whole, _) => Outcome::UpstreamError,
+        }
+    }
+
+    /// What the attempt came to after its commit, where that is something else.
+    pub fn corrected(&self) -> Option<Verdict> {
+        let failure = self.failure.as_ref().map(|f| f.ruling.verdict);
+        match (self.end, failure) {
+            (End::Whole, _) => None,
+            (End::ClientGone, _) => Some(Verdict::ClientGone),
+            (_, Some(Verdict::Capacity)) => Some(Verdict::CapacityAfterCommit),
+            (End::Failed | End::Truncated, _) => Some(Verdict::TruncatedAfterCommit),
+        }
+    }
+}
+
 /// What berth adds to the head.
 #[derive(Clone, Debug, Default)]
 pub struct Additions(Vec<(&'static str, HeaderValue)>);
@@ -91,13 +119,13 @@ pub async fn deliver(
         mut head,
         gate,
         mut decoder,
-    } = attempt.held.take()?;
-    let purpose = attempt.purpose();
+    } = attempt.release()?;
+    let (endpoint, dialect) = (attempt.purpose().endpoint, attempt.purpose().dialect);
     let frames = gate.reads_frames();
     let mut stream = if frames {
-        Stream::events(purpose.endpoint, purpose.dialect, code.clone())
+        Stream::events(endpoint, dialect, code.clone())
     } else {
-        Stream::opaque(purpose.endpoint, purpose.dialect)
+        Stream::opaque(endpoint, dialect)
     };
     let mut held = gate.into_held();
     let whole = attempt.ended && !frames;
@@ -169,11 +197,13 @@ pub async fn deliver(
                     },
                 };
                 flow = stream.pass(piece, &mut out);
+                attempt.ended = is_last;
                 if is_last && flow != Flow::EndNow {
                     ending = Some(stream.end(&mut out));
                 }
             }
             Event::End(trailers) => {
+                attempt.ended = true;
                 attempt.trailers = trailers;
                 ending = Some(stream.end(&mut out));
             }
@@ -216,6 +246,7 @@ pub async fn deliver(
         }
         other => other,
     };
+    attempt.retire().await;
     Some(writer.delivery(end, status, stream, usage, rewritten))
 }
 

@@ -10,36 +10,35 @@
 //!     └──────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Whether a request may move is decided in one place ([`Course::may_move`]) and recorded when it may
+//! Whether a request may move is decided in one place ([`Course::next`]) and recorded when it may
 //! not. Nothing of an answer that was dropped reaches the client, except, where nothing is left, the
 //! most retryable refusal of all.
+
+mod last_word;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use bytes::Bytes;
-use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 
 use crate::admission::gate::{CommitReason, Refusal};
 use crate::admission::policy::{ClientErrorCode, OnHoldTimeout};
 use crate::admission::retry_after::stated;
-use crate::admission::rewrite;
-use crate::admission::verdict::{HoldOut, Switch, Telling, Words};
+use crate::admission::verdict::{HoldOut, Switch, Telling};
 use crate::admission::{Endpoint, Verdict};
 use crate::observe::record::CredentialName;
 use crate::observe::words::{Blocked, Outcome, Then};
-use crate::pool::{self, Choice, CredentialIndex, Lease, NoneReason, RouteIndex, Stated, Why};
+use crate::pool::{self, Choice, CredentialIndex, Lease, RouteIndex, Stated, Why};
 
-use super::answer::{self, Answer};
 use super::attempt::{Attempt, Held, Purpose, Report, Task, Times};
 use super::body::Body;
-use super::delivery::{Additions, Delivery, End, bounded, deliver, frame};
-use super::headers::{self, Framing};
+use super::delivery::{Additions, End, bounded, deliver};
+use super::headers::Framing;
 use super::request::{Plan, Served};
 use super::state::Edge;
 use super::tale::{Ended, Tale, head_is_its_own};
 use super::upstream::{Connection, Upstream};
+use last_word::Refused;
 
 /// The course of one request over its attempts.
 struct Course<'a> {
@@ -57,15 +56,6 @@ struct Course<'a> {
     sent_before: bool,
     /// The end of the request's time; none where silence is waited out.
     deadline: Option<Instant>,
-}
-
-/// A refusal, kept for the case that nothing better comes.
-struct Refused {
-    verdict: Verdict,
-    code: Option<String>,
-    message: Option<String>,
-    /// As it came, where it may have to be passed on so.
-    answer: Option<(Box<ResponseHeader>, Vec<Bytes>)>,
 }
 
 /// What follows an attempt.
@@ -306,6 +296,7 @@ impl<'a> Course<'a> {
         let answer = if as_it_came {
             attempt.into_refused()
         } else {
+            attempt.retire().await;
             None
         };
         let facts = refusal.facts;
@@ -383,15 +374,6 @@ impl<'a> Course<'a> {
         })
     }
 
-    /// Of several refusals the most retryable one is kept.
-    fn keep(&mut self, refused: Refused) {
-        let rank = refused.verdict.telling().0;
-        let kept = self.refused.as_ref().map(|kept| kept.verdict.telling().0);
-        if kept.is_none_or(|kept| rank < kept) {
-            self.refused = Some(refused);
-        }
-    }
-
     fn learn(
         &self,
         lease: &Lease,
@@ -460,8 +442,8 @@ impl<'a> Course<'a> {
         if let (Some((from, times)), ClientErrorCode::Replace(to)) = (delivery.rewritten, code) {
             tale.rewrote(from, to, times);
         }
-        let outcome = outcome_of(&delivery, verdict);
-        if let Some(corrected) = corrected(&delivery) {
+        let outcome = delivery.outcome(verdict);
+        if let Some(corrected) = delivery.corrected() {
             tale.correct_last(corrected, delivery.failure.as_ref());
             if delivery.end != End::ClientGone {
                 tale.blocked(Blocked::OutputStarted);
@@ -474,108 +456,6 @@ impl<'a> Course<'a> {
         match delivery.end {
             End::Whole | End::Failed => Served::Whole,
             End::Truncated | End::ClientGone => Served::Broken,
-        }
-    }
-
-    /// Nothing is left to try: the most retryable refusal is answered, or why there was nobody.
-    async fn give_up(mut self: Box<Self>, session: &mut Session, why: Option<Why>) -> Served {
-        self.tale.then(Then::Answer);
-        let edge = self.edge;
-        let dialect = self.plan.dialect;
-        let Some(refused) = self.refused.take() else {
-            let answer = self.nobody(why);
-            return edge
-                .answer(session, self.tale, answer, Outcome::NoneAvailable)
-                .await;
-        };
-        let outcome = match refused.verdict {
-            Verdict::Timeout => Outcome::Timeout,
-            _ => Outcome::RefusedAll,
-        };
-        let after = answer::retry_after(self.earliest(), edge.policy.retry_after);
-        let answer = match refused.verdict.telling().1 {
-            Telling::RateLimit => {
-                let message = refused.message.as_deref().unwrap_or("Rate limit reached.");
-                Answer::rate_limit(dialect, message, self.soonest.unwrap_or(after))
-            }
-            Telling::AsItCame => match refused.answer {
-                Some((head, body)) => return self.pass_on(session, head, body, outcome).await,
-                None => Answer::retry(dialect, ("server_error", OURS), after),
-            },
-            Telling::Retry(words) => {
-                let message = match words {
-                    Words::Upstream => refused.message.as_deref().unwrap_or(OURS),
-                    Words::Ours => OURS,
-                };
-                let fatal = refused.code.as_deref().and_then(rewrite::is_fatal);
-                let code = match (fatal, &edge.policy.client_error_code) {
-                    (Some(from), ClientErrorCode::Replace(to)) => {
-                        self.tale.rewrote(from, to, 1);
-                        to
-                    }
-                    (Some(from), ClientErrorCode::Keep) => from,
-                    (None, _) => "server_error",
-                };
-                Answer::retry(dialect, (code, message), after)
-            }
-        };
-        edge.answer(session, self.tale, answer, outcome).await
-    }
-
-    /// The answer where nobody could be asked at all.
-    fn nobody(&self, why: Option<Why>) -> Answer {
-        let dialect = self.plan.dialect;
-        let bounds = self.edge.policy.retry_after;
-        let earliest = why.and_then(|why| why.earliest);
-        let after = answer::retry_after(earliest, bounds);
-        match why.map(|why| why.reason) {
-            Some(NoneReason::NoCredentialServesModel) => {
-                let model = self.plan.ask.model.as_deref().unwrap_or_default();
-                let message = format!("No credential of this gateway serves the model `{model}`.");
-                Answer::client_error(dialect, 404, "model_not_found", &message)
-            }
-            _ => Answer::retry(dialect, ("server_error", OURS), after),
-        }
-    }
-
-    /// The earliest end among exclusions, where every credential is excluded.
-    fn earliest(&self) -> Option<Duration> {
-        match self.choose(Instant::now()) {
-            Err(Why {
-                earliest,
-                reason: NoneReason::AllExcluded,
-            }) => earliest,
-            _ => None,
-        }
-    }
-
-    /// A refusal is passed on as it came.
-    async fn pass_on(
-        mut self: Box<Self>,
-        session: &mut Session,
-        mut head: Box<ResponseHeader>,
-        body: Vec<Bytes>,
-        outcome: Outcome,
-    ) -> Served {
-        let body = body.concat();
-        let change = rewrite::document(&body, &self.edge.policy.client_error_code);
-        let body = change.map_or_else(|| body.into(), |change| change.bytes);
-        headers::to_client(&mut head, true);
-        let mut additions = Additions::default();
-        additions.add("x-berth-request-id", &self.tale.id().to_string());
-        if self.edge.disclose {
-            additions.add("x-berth-attempts", &self.tale.attempts().to_string());
-        }
-        self.tale.answered(head.status.as_u16(), body.len());
-        let framed = frame(&mut head, session, Some(body.len()), false);
-        let written = match framed.and_then(|()| additions.write(&mut head)) {
-            Ok(()) => write_whole(session, head, body).await,
-            Err(e) => Err(e),
-        };
-        self.edge.finish(self.tale, outcome);
-        match written {
-            Ok(()) => Served::Whole,
-            Err(_) => Served::Broken,
         }
     }
 
@@ -605,6 +485,7 @@ impl<'a> Course<'a> {
             streamed: self.plan.ask.stream,
             head_only: self.plan.head_only,
             max_bytes: self.edge.policy.hold.max_bytes,
+            memory: self.edge.memory.clone(),
         }
     }
 
@@ -628,58 +509,9 @@ impl<'a> Course<'a> {
     }
 }
 
-const OURS: &str = "No upstream could take this request. Please try again later.";
-
-impl Refused {
-    /// A failure that said nothing.
-    fn silent(verdict: Verdict) -> Refused {
-        Refused {
-            verdict,
-            code: None,
-            message: None,
-            answer: None,
-        }
-    }
-}
-
 fn default_time(verdict: Verdict) -> Option<Duration> {
     match verdict.hold_out() {
         HoldOut::Stated { default, .. } => Some(default),
         HoldOut::Doubling { .. } | HoldOut::Nothing => None,
     }
-}
-
-fn outcome_of(delivery: &Delivery, verdict: Verdict) -> Outcome {
-    match (delivery.end, verdict) {
-        (End::ClientGone, _) => Outcome::ClientGone,
-        (End::Truncated | End::Failed, _) => Outcome::UpstreamError,
-        (End::Whole, Verdict::Admitted) => Outcome::Ok,
-        (End::Whole, Verdict::ClientError | Verdict::Policy | Verdict::State) => {
-            Outcome::ClientError
-        }
-        (End::Whole, _) => Outcome::UpstreamError,
-    }
-}
-
-/// What an attempt came to after its commit, where that is something else.
-fn corrected(delivery: &Delivery) -> Option<Verdict> {
-    let failure = delivery.failure.as_ref().map(|f| f.ruling.verdict);
-    match (delivery.end, failure) {
-        (End::Whole, _) => None,
-        (End::ClientGone, _) => Some(Verdict::ClientGone),
-        (_, Some(Verdict::Capacity)) => Some(Verdict::CapacityAfterCommit),
-        (End::Failed | End::Truncated, _) => Some(Verdict::TruncatedAfterCommit),
-    }
-}
-
-async fn write_whole(
-    session: &mut Session,
-    head: Box<ResponseHeader>,
-    body: Bytes,
-) -> pingora::Result<()> {
-    session.write_response_header(head, body.is_empty()).await?;
-    if !body.is_empty() {
-        session.write_response_body(Some(body), true).await?;
-    }
-    Ok(())
 }
