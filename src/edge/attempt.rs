@@ -24,7 +24,7 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::HttpTask;
 use pingora::proxy::Session;
 use pingora::proxy::subrequest::{BodyMode, Ctx as SubrequestCtx};
-use pingora::{ErrorType, RetryType};
+use pingora::{ErrorSource, ErrorType, RetryType};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
 
@@ -64,6 +64,7 @@ pub struct Report {
     connected: AtomicBool,
     reused: AtomicBool,
     dead: AtomicBool,
+    clients: AtomicBool,
     failure: OnceLock<String>,
 }
 
@@ -76,6 +77,9 @@ impl Report {
 
     /// The attempt failed.
     pub fn failed(&self, error: &pingora::Error) {
+        if *error.esource() == ErrorSource::Downstream {
+            self.clients.store(true, Ordering::Relaxed);
+        }
         if read_nothing(error) {
             self.dead.store(true, Ordering::Relaxed);
         }
@@ -92,11 +96,20 @@ impl Report {
         self.reused.load(Ordering::Relaxed) && self.dead.load(Ordering::Relaxed)
     }
 
+    /// Whether the request itself is what could not be sent.
+    pub fn was_the_clients(&self) -> bool {
+        self.clients.load(Ordering::Relaxed)
+    }
+
     /// pingora's name for the failure.
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
 }
+
+/// How long a piece of a request's body may wait for the upstream, or for the client that streams it.
+/// Chosen: who moves not a byte for a minute is gone.
+const STALLED: Duration = Duration::from_secs(60);
 
 /// Whether an error says that not a byte of an answer was read. pingora tells it in words only.
 fn read_nothing(error: &pingora::Error) -> bool {
@@ -199,6 +212,8 @@ pub struct Attempt {
     purpose: Purpose,
     times: Times,
     started: Instant,
+    /// When the last piece of the body was handed on.
+    progressed: Instant,
     sent: Option<Instant>,
     report: Arc<Report>,
     held: Option<Holding>,
@@ -247,6 +262,7 @@ impl Attempt {
             timer: Box::pin(tokio::time::sleep(Duration::from_secs(3600))),
             times,
             started,
+            progressed: started,
             sent: (mode == BodyMode::NoBody).then_some(started),
             report,
             held: None,
@@ -289,6 +305,10 @@ impl Attempt {
                     Some(held) => held.gate.give_up_waiting(),
                     None => Step::Hold,
                 },
+                // The body may have gone on meanwhile.
+                Event::Deadline if self.deadline().is_some_and(|at| at > Instant::now()) => {
+                    Step::Hold
+                }
                 Event::Deadline => return Held::Expired,
             };
             match step {
@@ -405,8 +425,9 @@ impl Attempt {
                     Ok(permit) => {
                         if let Next::Piece(piece, last) = self.source.next() {
                             permit.send(HttpTask::Body(Some(piece), last));
+                            self.progressed = Instant::now();
                             if last {
-                                self.sent = Some(Instant::now());
+                                self.sent = Some(self.progressed);
                                 return Event::Sent;
                             }
                         }
@@ -436,7 +457,10 @@ impl Attempt {
 
     /// The end of the wait for what is to come next.
     fn deadline(&self) -> Option<Instant> {
-        let sent = self.sent?;
+        let Some(sent) = self.sent else {
+            // While the body goes up, every piece has its time.
+            return earliest([Some(self.progressed + STALLED), self.times.request]);
+        };
         let head = self.held.is_none().then(|| sent + self.times.head);
         let hold = self.times.hold.map(|hold| sent + hold);
         earliest([head, earliest([hold, self.times.request])])

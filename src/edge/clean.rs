@@ -17,7 +17,7 @@ use pingora::prelude::HttpPeer;
 use pingora::proxy::{FailToProxy, Session};
 
 use crate::admission::ask::Ask;
-use crate::admission::coding::{Coding, Decoder};
+use crate::admission::coding::Decoder;
 use crate::admission::gate::{CommitReason, Gate, Refusal, Step};
 use crate::admission::policy::{ClientErrorCode, Mode};
 use crate::admission::retry_after::stated;
@@ -32,7 +32,7 @@ use super::body::declared_length;
 use super::head::{self, Head};
 use super::headers::{self, Framing};
 use super::proxy::Ctx;
-use super::request::{Plan, Served, Way};
+use super::request::{Plan, Served, Way, read_ask};
 use super::state::Edge;
 use super::tale::{Ended, Tale, Told, head_is_its_own, upstream_request_id};
 use super::upstream::{Connection, Upstream};
@@ -96,6 +96,13 @@ impl Edge {
         };
         if let Some(name) = self.route_name(plan.route) {
             tale.route(name);
+        }
+        if declared_length(session).is_some_and(|length| length > self.limits.request_body) {
+            let answer = Answer::too_large(plan.dialect, self.limits.request_body);
+            return answered(
+                self.answer(session, tale, answer, Outcome::ClientError)
+                    .await,
+            );
         }
         let (ask, ahead) = self.look(session).await?;
         let plan = plan.with(ask);
@@ -165,12 +172,9 @@ impl Edge {
                 None => break,
             }
         }
-        let coding = match session.req_header().headers.get(header::CONTENT_ENCODING) {
-            None => Some(Coding::Identity),
-            Some(name) => Coding::named(name.as_bytes()),
-        };
-        let ask = Ask::of(&start, coding);
-        let ahead = (start.len() > LOOKED_AT).then(|| start.into());
+        let start = Bytes::from(start);
+        let ask = read_ask(session, &start).await;
+        let ahead = (start.len() > LOOKED_AT).then_some(start);
         Ok((ask, ahead))
     }
 }

@@ -30,6 +30,7 @@ use crate::observe::record::CredentialName;
 use crate::observe::words::{Blocked, Outcome, Then};
 use crate::pool::{self, Choice, CredentialIndex, Lease, RouteIndex, Stated, Why};
 
+use super::answer::Answer;
 use super::attempt::{Attempt, Held, Purpose, Report, Task, Times};
 use super::body::Body;
 use super::delivery::{Additions, End, bounded, deliver};
@@ -125,6 +126,19 @@ impl<'a> Course<'a> {
                 )
             }
             Held::Refused(refusal) => self.refused(session, attempt, lease, &name, refusal).await,
+            Held::Broken if attempt.report().was_the_clients() => {
+                let ended = Ended {
+                    verdict: Verdict::ClientError,
+                    refusal: None,
+                    then: Then::Answer,
+                    possible_duplicate: false,
+                };
+                self.tale.attempt(&attempt, &name, ended);
+                let message = "This request cannot be sent on: its head is not valid HTTP.";
+                let answer = Answer::client_error(self.plan.dialect, 400, "invalid_head", message);
+                let outcome = Outcome::ClientError;
+                Step::Served(self.edge.answer(session, self.tale, answer, outcome).await)
+            }
             Held::Broken => {
                 self.learn(&lease, Verdict::Transport, None, None);
                 let ended = Ended {
@@ -303,7 +317,7 @@ impl<'a> Course<'a> {
         self.keep(Refused {
             verdict,
             code: facts.code.or(facts.kind),
-            message: facts.message,
+            message: facts.message.filter(|_| !facts.is_text),
             answer,
         });
         self.move_on(session, false).await

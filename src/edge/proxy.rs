@@ -27,6 +27,9 @@ use super::request::Served;
 use super::state::Edge;
 use super::tale::Tale;
 
+/// What is given to bytes that were delivered before their stream is reset.
+const FLUSH: std::time::Duration = std::time::Duration::from_millis(20);
+
 /// The edge, as a pingora application.
 pub struct Proxy(Arc<Edge>);
 
@@ -108,6 +111,10 @@ impl ProxyHttp for Proxy {
         match self.serve(session, tale).await {
             Served::Whole => Ok(true),
             Served::Broken => {
+                if session.as_downstream().is_http2() && session.response_written().is_some() {
+                    // A reset discards what HTTP/2 has not sent yet, and nothing tells when it has.
+                    tokio::time::sleep(FLUSH).await;
+                }
                 session.shutdown_with_reason(h2::Reason::INTERNAL_ERROR);
                 Self::error("the answer could not be brought to its end")
             }

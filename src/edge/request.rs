@@ -5,7 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use http::{Method, header};
+use bytes::Bytes;
+use http::{HeaderValue, Method, header};
 use pingora::proxy::Session;
 
 use crate::admission::ask::{Ask, is_model_name};
@@ -31,6 +32,12 @@ const DISCARD_TIME: Duration = Duration::from_secs(2);
 
 /// A client that sends nothing of its body for so long has stopped.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A client that takes nothing of its answer for so long has stopped, and gives its place back.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A body larger than this, or packed, is read on a thread of its own.
+const READ_ASIDE: usize = 256 * 1024;
 
 /// How a request was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,9 +79,9 @@ pub enum Way {
 impl Edge {
     /// Serves one request.
     pub async fn serve(&self, session: &mut Session, mut story: Tale) -> Served {
-        session
-            .as_downstream_mut()
-            .set_read_timeout(Some(BODY_TIMEOUT));
+        let client = session.as_downstream_mut();
+        client.set_read_timeout(Some(BODY_TIMEOUT));
+        client.set_write_timeout(Some(WRITE_TIMEOUT));
         let plan = match self.way(session) {
             Way::Upstream(plan) => plan,
             Way::Answer(route, answer, outcome) => {
@@ -96,7 +103,8 @@ impl Edge {
             Ok(body) => body,
             Err(fault) => return self.body_fault(session, story, dialect, fault).await,
         };
-        let plan = plan.with(read_ask(session, &body));
+        let ask = read_ask(session, body.bytes()).await;
+        let plan = plan.with(ask);
         story.asks(
             plan.ask.model.as_deref(),
             self.session_of(session, &plan.ask),
@@ -114,13 +122,7 @@ impl Edge {
             let answer = Answer::client_error(dialect, 404, "not_found", message);
             Way::Answer(route, answer, Outcome::ClientError)
         };
-        if is_framed_twice(session) {
-            let message =
-                "A request with both Content-Length and Transfer-Encoding can be read in two ways.";
-            let answer = Answer {
-                close: true,
-                ..Answer::client_error(Dialect::OpenAi, 400, "invalid_framing", message)
-            };
+        if let Some(answer) = malformed(session, self.limits.header_bytes) {
             return Way::Answer(None, answer, Outcome::ClientError);
         }
         if wants_websocket(request)
@@ -309,23 +311,27 @@ impl Plan {
     }
 }
 
-/// What a request's body asks for; the model from a header where the body does not say.
-pub fn read_ask(session: &Session, body: &Body) -> Ask {
+/// What a request's body asks for; the model from a header where the body does not say. A large body
+/// takes a while, and is read where it keeps nobody waiting.
+pub async fn read_ask(session: &Session, body: &Bytes) -> Ask {
     let headers = &session.req_header().headers;
     let coding = match headers.get(header::CONTENT_ENCODING) {
         None => Some(Coding::Identity),
         Some(name) => Coding::named(name.as_bytes()),
     };
-    let mut ask = if body.bytes().is_empty() {
+    let hint = headers.get("x-codex-routing-hint");
+    let hint = hint.and_then(|hint| hint.to_str().ok()?.strip_prefix("model="));
+    let hint = hint.filter(|name| is_model_name(name)).map(str::to_owned);
+    let mut ask = if body.is_empty() {
         Ask::default()
+    } else if body.len() > READ_ASIDE || coding != Some(Coding::Identity) {
+        let body = body.clone();
+        let read = tokio::task::spawn_blocking(move || Ask::of(&body, coding));
+        read.await.unwrap_or_default()
     } else {
-        Ask::of(body.bytes(), coding)
+        Ask::of(body, coding)
     };
-    if ask.model.is_none() {
-        let hint = headers.get("x-codex-routing-hint");
-        let named = hint.and_then(|hint| hint.to_str().ok()?.strip_prefix("model="));
-        ask.model = named.filter(|name| is_model_name(name)).map(str::to_owned);
-    }
+    ask.model = ask.model.or(hint);
     ask
 }
 
@@ -339,29 +345,105 @@ async fn discard(session: &mut Session) {
     }
 }
 
-/// Whether a request has both `Content-Length` and `Transfer-Encoding`. pingora drops the former, so
-/// the head is looked at as it came.
-fn is_framed_twice(session: &Session) -> bool {
-    let Some(http1) = session.as_downstream().as_http1() else {
-        return false;
+/// What is wrong with a head, where an upstream might read it in another way than berth, or where
+/// pingora would fail on it half-way.
+fn malformed(session: &Session, header_bytes: usize) -> Option<Answer> {
+    let refuse = |status, code, message: &str| {
+        Some(Answer {
+            close: true,
+            ..Answer::client_error(Dialect::OpenAi, status, code, message)
+        })
     };
-    let coded = session
-        .req_header()
-        .headers
-        .contains_key(header::TRANSFER_ENCODING);
-    let length = |line: &[u8]| {
-        let name = line.split(|b| *b == b':').next().unwrap_or_default();
-        name.trim_ascii().eq_ignore_ascii_case(b"content-length")
-    };
-    coded
-        && http1
-            .get_headers_raw_bytes()
+    let request = session.req_header();
+    let headers = &request.headers;
+    // pingora drops a Content-Length beside a Transfer-Encoding: the head as it came still has it.
+    let raw = session
+        .as_downstream()
+        .as_http1()
+        .map(|http1| http1.get_headers_raw_bytes());
+    let lengths = match &raw {
+        Some(raw) => raw
             .split(|b| *b == b'\n')
-            .any(length)
+            .filter(|line| is_length(line))
+            .count(),
+        None => headers.get_all(header::CONTENT_LENGTH).iter().count(),
+    };
+    let digits =
+        |value: &HeaderValue| !value.is_empty() && value.as_bytes().iter().all(u8::is_ascii_digit);
+    let codings = headers.get_all(header::TRANSFER_ENCODING);
+    let chunked = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
+    let coded = codings.iter().count();
+    if lengths + coded > 1
+        || !headers.get_all(header::CONTENT_LENGTH).iter().all(digits)
+        || !codings.iter().all(chunked)
+    {
+        let message = "The request's length can be read in two ways: send one Content-Length in digits, or Transfer-Encoding: chunked.";
+        return refuse(400, "invalid_framing", message);
+    }
+    if !headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .all(names_options)
+    {
+        return refuse(
+            400,
+            "invalid_connection",
+            "The Connection header names what it may not.",
+        );
+    }
+    let bytes = raw.as_ref().map_or_else(
+        || {
+            headers
+                .iter()
+                .map(|(name, value)| name.as_str().len() + value.len() + 4)
+                .sum()
+        },
+        |raw| raw.len(),
+    );
+    if bytes > header_bytes {
+        let limit = bytesize::ByteSize(header_bytes as u64);
+        let message = format!(
+            "The request head is larger than the {} that this gateway takes (limits.header_bytes).",
+            limit.display().iec()
+        );
+        return refuse(431, "header_too_large", &message);
+    }
+    None
+}
+
+fn is_length(line: &[u8]) -> bool {
+    let name = line.split(|b| *b == b':').next().unwrap_or_default();
+    name.trim_ascii().eq_ignore_ascii_case(b"content-length")
+}
+
+/// Whether a `Connection` header is a list of names, none of which has a meaning of its own.
+fn names_options(value: &HeaderValue) -> bool {
+    const PROTECTED: [&str; 5] = [
+        "host",
+        "content-length",
+        "transfer-encoding",
+        "x-forwarded-for",
+        "authorization",
+    ];
+    let token = |name: &str| {
+        let name = name.trim();
+        name.is_empty()
+            || (name
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+                && !PROTECTED.iter().any(|p| p.eq_ignore_ascii_case(name))
+                && !name.to_ascii_lowercase().starts_with("x-forwarded-"))
+    };
+    value
+        .to_str()
+        .is_ok_and(|list| list.split(',').count() < 16 && list.split(',').all(token))
 }
 
 fn wants_websocket(request: &pingora::http::RequestHeader) -> bool {
     let upgrade = request.headers.get(header::UPGRADE);
-    request.method == Method::GET
-        && upgrade.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
+    let websocket = |value: &HeaderValue| {
+        let mut protocols = value.as_bytes().split(|b| *b == b',');
+        protocols.any(|protocol| protocol.trim_ascii().eq_ignore_ascii_case(b"websocket"))
+    };
+    request.method == Method::GET && upgrade.is_some_and(websocket)
 }
