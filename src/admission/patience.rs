@@ -83,9 +83,12 @@ impl Patience {
     /// A time within the bounds that others do not get too.
     pub fn spread(&mut self, time: Duration) -> Duration {
         let RetryAfterBounds { min, max } = self.bounds;
-        let spread = 1.0 + JITTER * self.dice.fraction();
-        let longest = max.div_f64(1.0 + JITTER).max(min);
-        time.max(min).min(longest).mul_f64(spread).min(max)
+        let fraction = self.dice.fraction();
+        let longer = time.max(min).mul_f64(1.0 + JITTER * fraction);
+        // At the limit half of the jitter, downwards: a client's tries are to last.
+        longer
+            .min(max.mul_f64(1.0 - JITTER / 2.0 * fraction))
+            .max(min)
     }
 
     fn unanswered(&mut self, session: u64, now: Instant) -> &mut Unanswered {
