@@ -46,6 +46,59 @@ pub struct Policy {
     pub client_error_code: ClientErrorCode,
 }
 
+impl Default for Policy {
+    /// What holds where the configuration says nothing.
+    fn default() -> Policy {
+        const FEW: fn(u32) -> NonZeroU32 = |count| NonZeroU32::MIN.saturating_add(count - 1);
+        let secs = Duration::from_secs;
+        Policy {
+            mode: Mode::Enforce,
+            max_attempts: FEW(3),
+            retry_budget: RetryBudget {
+                ratio: 1.0,
+                min_per_second: 10,
+            },
+            hold: HoldLimits {
+                max_bytes: 4 << 20,
+                max_time: secs(120),
+                request_max_time: secs(240),
+            },
+            on_hold_timeout: OnHoldTimeout::FailOver,
+            score: ScoreMarks {
+                refused: 10.0,
+                admitted: 1.0,
+                cool_at: 18.0,
+                shun_at: 36.0,
+                ceiling: 60.0,
+                half_life: secs(15 * 60),
+                episode: secs(5 * 60),
+            },
+            cooldown: Cooldown {
+                base: secs(5),
+                max: secs(20),
+            },
+            probe: Probe {
+                first: secs(60),
+                max: secs(300),
+                admissions: FEW(5),
+            },
+            full: Full {
+                sessions: FEW(3),
+                within: secs(10),
+            },
+            wait: Wait {
+                max_time: secs(15),
+                max_waiting: 100,
+            },
+            retry_after: RetryAfterBounds {
+                min: secs(5),
+                max: secs(30),
+            },
+            client_error_code: ClientErrorCode::Replace("server_error".to_owned()),
+        }
+    }
+}
+
 /// `ratio` of first attempts over ten seconds, or `min_per_second`, whichever is more.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetryBudget {

@@ -115,6 +115,7 @@ impl Edge {
             model: plan.ask.model.as_deref(),
             tried: &[],
             only: None,
+            session: None,
         };
         let lease = match self.pool.choose(&wanted, Instant::now()) {
             Choice::Take(lease) => lease,

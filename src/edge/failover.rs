@@ -373,6 +373,7 @@ impl<'a> Course<'a> {
             model: self.plan.ask.model.as_deref(),
             tried: &self.tried,
             only: None,
+            session: None,
         };
         match self.edge.pool.choose(&ask, now) {
             Choice::Take(lease) => Ok(Arc::new(lease)),

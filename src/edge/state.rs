@@ -112,8 +112,11 @@ impl Edge {
             name: route_name(route).to_owned(),
             credentials: route.credentials.clone(),
             balance: route.balance,
+            affinity: route.affinity,
         });
-        let pool = Pool::new(parts.credentials, members.collect(), now).map_err(EdgeError::Pool)?;
+        let admission = (&parts.policy, rand::random());
+        let pool = Pool::new(parts.credentials, members.collect(), admission, now)
+            .map_err(EdgeError::Pool)?;
         let budget = parts.policy.retry_budget;
         Ok(Edge {
             route_names: parts.routes.iter().map(|r| route_name(r).into()).collect(),
@@ -205,7 +208,7 @@ impl Control for Edge {
             since: view.since.unwrap_or_default(),
             left: view.left,
             basis: view.basis.unwrap_or_default().to_owned(),
-            score: 0.0,
+            score: view.score,
         });
         Snapshot {
             draining: !self.ready(),

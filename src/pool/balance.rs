@@ -33,8 +33,8 @@ use pingora::lb::discovery::Static;
 use pingora::lb::selection::{BackendIter, BackendSelection, RoundRobin};
 use pingora::lb::{Backend, Backends, LoadBalancer};
 
-use super::choice::PoolError;
 use super::credential::{Credential, Moment};
+use super::error::PoolError;
 use super::lease::Lease;
 use super::spec::Balance;
 
@@ -71,10 +71,12 @@ impl Tier {
         })
     }
 
-    /// The lease of the first one, in this tier's order, that `take` gets one from.
+    /// The lease of the first one, in this tier's order, that `take` gets one from; with `only_first`
+    /// of the first one in turn or of none.
     pub fn first(
         &self,
         moment: Moment,
+        only_first: bool,
         take: impl Fn(&Arc<Credential>) -> Option<Lease>,
     ) -> Option<Lease> {
         let taken = Cell::new(None);
@@ -93,7 +95,7 @@ impl Tier {
                     true
                 });
                 let lease = taken.take();
-                if lease.is_some() {
+                if lease.is_some() || only_first {
                     return lease;
                 }
                 displaced.select_with(&key, self.members, accept);
@@ -123,12 +125,12 @@ fn backend((position, credential): (u32, &Arc<Credential>)) -> Backend {
     }
 }
 
-fn member(backend: &Backend) -> Option<&Arc<Credential>> {
+pub(super) fn member(backend: &Backend) -> Option<&Arc<Credential>> {
     backend.ext.get::<Arc<Credential>>()
 }
 
 /// A balancer whose selector is filled: pingora fills it by its first update.
-fn balancer<S>(backends: BTreeSet<Backend>) -> Result<LoadBalancer<S>, PoolError>
+pub(super) fn balancer<S>(backends: BTreeSet<Backend>) -> Result<LoadBalancer<S>, PoolError>
 where
     S: BackendSelection + 'static,
     S::Iter: BackendIter,

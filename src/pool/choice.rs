@@ -1,10 +1,11 @@
 //! Which credential takes a request.
 //!
-//! The candidates are gone through in classes, each in the order of the route's tiers, and each tier
-//! in the order of its balance (`balance`). Whoever is found able is taken in the same step, so two
-//! threads cannot both find the last place free. Nothing is ever taken that is excluded, except as the
-//! probe that an exclusion allows; a tier is used only when no credential of a lower one can take the
-//! request. Where nobody can, the answer says why, and when it may be worth asking again.
+//! The candidates are gone through in classes (`search`): what was learned from refusals puts them in
+//! order and excludes nobody. Whoever is found able is taken in the same step, so two threads cannot
+//! both find the last place free. Nothing is ever taken that is excluded by its own word, except as
+//! the probe that an exclusion allows; of those that are ready, a tier is used only when no credential
+//! of a lower one can take the request. Where nobody can, the answer says why, and when it may be
+//! worth asking again. What became of a request is told once, by [`Pool::settle`].
 //!
 //! A list of healthy credentials, kept up to date in the background, was refused: what matters differs
 //! by model and by request, and a list is always a little late.
@@ -12,14 +13,20 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::balance::Tier;
-use super::credential::{Credential, CredentialIndex, CredentialSecretError, Moment, Standing};
-use super::exclusion::{Basis, Shown};
+use super::credential::{Credential, CredentialIndex, Moment, Standing};
+use super::error::PoolError;
 use super::lease::Lease;
+use super::ledger::{Allowance, Home, Ledger, refusal};
+use super::ring::Ring;
+use super::roster::Rosters;
+use super::search::{Orders, Search, place_of};
 use super::spec::{Balance, CredentialId, CredentialSpec};
-use crate::admission::PairState;
+use crate::admission::Policy;
+use crate::admission::score::Settled;
 
 /// Credentials in one pool (pingora's selection counts to 65,535; chosen well below).
 pub const MAX_CREDENTIALS: usize = 10_000;
@@ -31,9 +38,12 @@ pub const MAX_WEIGHT: u32 = 1_000;
 #[derive(Debug)]
 pub struct Pool {
     origin: Instant,
-    credentials: Vec<Arc<Credential>>,
+    pub(super) credentials: Vec<Arc<Credential>>,
     by_id: HashMap<CredentialId, CredentialIndex>,
     routes: Vec<Route>,
+    pub(super) ledger: Arc<Ledger>,
+    max_attempts: u32,
+    turns: AtomicU64,
 }
 
 /// The credentials of a route, as configured.
@@ -45,6 +55,9 @@ pub struct RouteMembers {
     pub credentials: Vec<CredentialId>,
     /// How they are chosen.
     pub balance: Balance,
+    /// Sessions stay where they are, and how long an exception to their place on the ring is
+    /// remembered; `None` is off.
+    pub affinity: Option<Duration>,
 }
 
 /// The place of a route in the list that the pool was made with.
@@ -62,6 +75,34 @@ pub struct Ask<'a> {
     pub tried: &'a [CredentialIndex],
     /// The one that it belongs to and may not leave.
     pub only: Option<CredentialIndex>,
+    /// A hash of its root session, without the model.
+    pub session: Option<u64>,
+}
+
+/// What became of a request; told once, when it is admitted or nothing is left to try.
+#[derive(Clone, Copy, Debug)]
+pub struct Settlement<'a> {
+    /// Its route.
+    pub route: RouteIndex,
+    /// Its model.
+    pub model: Option<&'a str>,
+    /// As in its [`Ask`]; a request without a session is told by a hash of its client or address.
+    pub session: Option<u64>,
+    /// Who had no seat for it (`capacity`, nothing else).
+    pub refused: &'a [Refused],
+    /// Who admitted it.
+    pub admitted: Option<CredentialIndex>,
+    /// When its last attempt began: the admitted one, or the last one refused.
+    pub began: Instant,
+}
+
+/// A credential that had no seat for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Which one.
+    pub credential: CredentialIndex,
+    /// The refusal's own `Retry-After`.
+    pub stated: Option<Duration>,
 }
 
 /// What became of an [`Ask`].
@@ -97,76 +138,22 @@ pub enum NoneReason {
     DrainedAll,
 }
 
-/// The state of a credential or of a pair, for status and metrics.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PairView {
-    /// The credential.
-    pub credential: CredentialId,
-    /// The model, `*` for the credential itself; empty for requests that name none.
-    pub model: String,
-    /// What it is.
-    pub state: PairState,
-    /// For how long.
-    pub since: Option<Duration>,
-    /// How much longer; `None` where that is not known.
-    pub left: Option<Duration>,
-    /// Where the end comes from.
-    pub basis: Option<Basis>,
-}
-
-/// What a look at the secret files brought.
-#[derive(Debug, Default)]
-pub struct SecretChanges {
-    /// Those that have another secret now.
-    pub changed: Vec<CredentialId>,
-    /// Those that keep their old one for want of a good one.
-    pub errors: Vec<CredentialSecretError>,
-}
-
-/// A pool cannot be made so.
-#[derive(Debug)]
-pub enum PoolError {
-    /// More than [`MAX_CREDENTIALS`].
-    TooMany(usize),
-    /// Two credentials of one name.
-    Duplicate(CredentialId),
-    /// A weight above [`MAX_WEIGHT`].
-    Weight(CredentialId, u32),
-    /// Secrets that cannot be had, all of them.
-    Secrets(Vec<CredentialSecretError>),
-    /// A route names no credential.
-    NoMembers(String),
-    /// A route names a credential that does not exist.
-    Unknown(String, CredentialId),
-    /// A route names a credential twice.
-    Repeated(String, CredentialId),
-    /// pingora refused to build its selection.
-    Balancer(Box<pingora::Error>),
-    /// pingora waited while building its selection, which it does not do with a fixed list.
-    BalancerWaits,
-}
-
 struct Route {
     members: Vec<Arc<Credential>>,
     /// Lowest first.
-    tiers: Vec<Tier>,
+    tiers: Vec<Orders>,
+    rosters: Rosters,
+    balance: Balance,
+    affinity: Option<Duration>,
 }
-
-/// The classes of candidates.
-#[derive(Clone, Copy, Debug)]
-enum Class {
-    /// Nothing speaks against them, or they are due for a probe.
-    Ready,
-}
-
-/// The classes in the order in which they are asked.
-const ORDER: [Class; 1] = [Class::Ready];
 
 impl Pool {
-    /// Reads the secrets of `credentials` and puts them in order for `routes`.
+    /// Reads the secrets of `credentials` and puts them in order for `routes`. The same `seed` and the
+    /// same story give the same choices.
     pub fn new(
         credentials: Vec<CredentialSpec>,
         routes: Vec<RouteMembers>,
+        (policy, seed): (&Policy, u64),
         now: Instant,
     ) -> Result<Pool, PoolError> {
         if credentials.len() > MAX_CREDENTIALS {
@@ -196,6 +183,9 @@ impl Pool {
             credentials: made,
             by_id,
             routes: Vec::with_capacity(routes.len()),
+            ledger: Arc::new(Ledger::new(policy, seed)),
+            max_attempts: policy.max_attempts.get(),
+            turns: AtomicU64::new(0),
         };
         for route in routes {
             let route = pool.route(route)?;
@@ -211,20 +201,107 @@ impl Pool {
         };
         if let Some(only) = ask.only {
             let owner = route.members.iter().find(|it| it.index() == only);
-            if let Some(lease) = owner.and_then(|owner| ask.take(owner, Class::Ready, now)) {
-                return Choice::Take(lease);
-            }
-            return Choice::None(ask.why(owner, now));
+            let taken = owner.and_then(|owner| ask.take(owner, now));
+            return taken.map_or_else(|| Choice::None(ask.why(owner, now)), Choice::Take);
         }
-        let moment = Moment::of(now, self.origin);
-        for class in ORDER {
-            for tier in &route.tiers {
-                if let Some(lease) = tier.first(moment, |it| ask.take(it, class, now)) {
-                    return Choice::Take(lease);
-                }
-            }
+        let roster = route.rosters.of(ask.model);
+        let model = ask.model.unwrap_or_default();
+        let residence = ask.session.zip(route.affinity);
+        let search = Search {
+            ask,
+            balance: route.balance,
+            orders: &route.tiers,
+            outlook: self.ledger.outlook(model, roster.peers, ask.session, now),
+            roster: &roster,
+            ledger: &self.ledger,
+            resident: residence
+                .map(|(session, ttl)| (session, self.ledger.home(session, ttl, now))),
+            turn: self.turns.fetch_add(1, Ordering::Relaxed),
+            moment: Moment::of(now, self.origin),
+            now,
+        };
+        match search.run() {
+            Some(lease) => Choice::Take(lease),
+            None => Choice::None(ask.why(&route.members, now)),
         }
-        Choice::None(ask.why(&route.members, now))
+    }
+
+    /// Draws every consequence of a request for scores, sessions and its model; to be told once per
+    /// request, when it is admitted or nothing is left to try.
+    pub fn settle(&self, settlement: &Settlement, now: Instant) {
+        let Some(route) = self.routes.get(settlement.route.0) else {
+            return;
+        };
+        let roster = route.rosters.of(settlement.model);
+        let model = settlement.model.unwrap_or_default();
+        let refused = settlement.refused.iter().filter_map(|it| {
+            let credential = self.credentials.get(it.credential.0)?;
+            Some(refusal(it.credential, credential.weight(), it.stated))
+        });
+        let refused: Vec<_> = refused.collect();
+        let settled = Settled {
+            model,
+            peers: roster.peers,
+            session: settlement.session,
+            refused: &refused,
+            admitted: settlement.admitted.map(|it| it.0),
+            full: false,
+        };
+        self.ledger
+            .settle(settled, roster.peers.count, settlement.began, now);
+        let (Some(session), Some(ttl), Some(admitted)) =
+            (settlement.session, route.affinity, settlement.admitted)
+        else {
+            return;
+        };
+        if self.ledger.home(session, ttl, now) == Home::New {
+            // Whoever was displaced by the load alone stays; whoever was refused comes back.
+            let place = || place_of(&route.tiers, &roster, session, settlement.model);
+            let stays = refused.is_empty() && place() != Some(admitted);
+            let home = (stays && roster.is_lowest(admitted)).then_some(admitted);
+            self.ledger.settle_down(session, home, now);
+        }
+    }
+
+    /// How many attempts a request has, and when it may make the first; to be asked before each start.
+    /// While the model is full a `Go` takes one of its few places: it is to be used. `waiting` is the
+    /// time at which the request was first told to wait, if it was.
+    pub fn allowance(
+        &self,
+        model: Option<&str>,
+        session: Option<u64>,
+        waiting: Option<Instant>,
+        now: Instant,
+    ) -> Allowance {
+        let model = model.unwrap_or_default();
+        let told = (self.max_attempts, waiting);
+        self.ledger.allowance(model, session, told, now)
+    }
+
+    /// Whether the model is full, so that no attempt beyond the one under way is worth making.
+    pub fn is_full(&self, model: Option<&str>) -> bool {
+        self.ledger.is_full(model.unwrap_or_default())
+    }
+
+    /// When a client is to come back that nothing can be done for now; `why` where nobody could be
+    /// asked.
+    pub fn retry_after(
+        &self,
+        session: Option<u64>,
+        model: Option<&str>,
+        why: Option<&Why>,
+        now: Instant,
+    ) -> Duration {
+        let told = self
+            .ledger
+            .retry_after(session, model.unwrap_or_default(), now);
+        match why {
+            Some(Why {
+                earliest: Some(earliest),
+                reason: NoneReason::AllExcluded,
+            }) => self.ledger.spread(*earliest),
+            Some(_) | None => told,
+        }
     }
 
     /// Every credential, by its index.
@@ -235,75 +312,6 @@ impl Pool {
     /// The credential of this name.
     pub fn credential(&self, id: &CredentialId) -> Option<&Arc<Credential>> {
         self.credentials.get(self.by_id.get(id)?.0)
-    }
-
-    /// The state of each credential (model `*`), and of each pair that is excluded by itself.
-    pub fn snapshot(&self, now: Instant) -> Vec<PairView> {
-        let mut views = Vec::with_capacity(self.credentials.len());
-        for credential in &self.credentials {
-            let view = |model: String, shown: Option<Shown>| PairView {
-                credential: credential.id().clone(),
-                model,
-                state: shown.as_ref().map_or(PairState::Ready, |it| it.state),
-                since: shown
-                    .as_ref()
-                    .map(|it| now.saturating_duration_since(it.since)),
-                left: shown.as_ref().and_then(|it| it.left),
-                basis: shown.map(|it| it.basis),
-            };
-            let (whole, pairs) = credential.shown(now);
-            views.push(view("*".to_owned(), whole));
-            views.extend(
-                pairs
-                    .into_iter()
-                    .map(|(model, shown)| view(model, Some(shown))),
-            );
-        }
-        views
-    }
-
-    /// Takes a credential, or one model of it, out for a time; whether it exists.
-    pub fn hold_out(
-        &self,
-        id: &CredentialId,
-        model: Option<&str>,
-        time: Duration,
-        now: Instant,
-    ) -> bool {
-        self.with(id, |it| it.hold_out(model, time, now))
-    }
-
-    /// Takes a credential out until it is enabled; whether it exists.
-    pub fn drain(&self, id: &CredentialId, now: Instant) -> bool {
-        self.with(id, |it| it.drain(now))
-    }
-
-    /// Ends a drain, hold-outs and the exclusions that doubt the secret; whether it exists.
-    pub fn enable(&self, id: &CredentialId) -> bool {
-        self.with(id, Credential::enable)
-    }
-
-    /// Forgets everything that was learned about a credential; whether it exists.
-    pub fn reset(&self, id: &CredentialId) -> bool {
-        self.with(id, Credential::reset)
-    }
-
-    /// Reads again the secrets whose files were written since. Reads files: not for a thread that
-    /// serves requests.
-    pub fn reload_secrets(&self) -> SecretChanges {
-        let mut changes = SecretChanges::default();
-        for credential in &self.credentials {
-            match credential.reload() {
-                Ok(true) => changes.changed.push(credential.id().clone()),
-                Ok(false) => {}
-                Err(error) => changes.errors.push(error),
-            }
-        }
-        changes
-    }
-
-    fn with(&self, id: &CredentialId, act: impl FnOnce(&Credential)) -> bool {
-        self.credential(id).map(|it| act(it)).is_some()
     }
 
     fn route(&self, route: RouteMembers) -> Result<Route, PoolError> {
@@ -324,20 +332,25 @@ impl Pool {
         if members.is_empty() {
             return Err(PoolError::NoMembers(route.name));
         }
-        let tiers = tiers.values();
-        let tiers = tiers.map(|members| Tier::new(route.balance, members));
+        let tiers: Vec<_> = tiers.into_values().collect();
+        let orders = tiers.iter().map(|members| {
+            let ring = route.affinity.map(|_| Ring::new(members)).transpose()?;
+            let balance = Tier::new(route.balance, members)?;
+            Ok(Orders { balance, ring })
+        });
         Ok(Route {
             members,
-            tiers: tiers.collect::<Result<_, _>>()?,
+            tiers: orders.collect::<Result<_, PoolError>>()?,
+            rosters: Rosters::new(&tiers),
+            balance: route.balance,
+            affinity: route.affinity,
         })
     }
 }
 
 impl Ask<'_> {
-    fn take(&self, credential: &Arc<Credential>, class: Class, now: Instant) -> Option<Lease> {
-        let belongs = match class {
-            Class::Ready => !self.tried.contains(&credential.index()) && self.is_served(credential),
-        };
+    fn take(&self, credential: &Arc<Credential>, now: Instant) -> Option<Lease> {
+        let belongs = !self.tried.contains(&credential.index()) && self.is_served(credential);
         belongs.then(|| credential.take(self.model, now)).flatten()
     }
 
@@ -391,50 +404,6 @@ impl fmt::Debug for Route {
         f.debug_list().entries(names).finish()
     }
 }
-
-impl fmt::Display for PoolError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PoolError::TooMany(count) => write!(
-                f,
-                "{count} credentials: berth takes at most {MAX_CREDENTIALS}, so split them over \
-                 several processes"
-            ),
-            PoolError::Duplicate(id) => {
-                write!(f, "two credentials are named {id}: rename one of them")
-            }
-            PoolError::Weight(id, weight) => write!(
-                f,
-                "credential {id}: weight {weight} is above {MAX_WEIGHT}: only the ratio counts, so \
-                 divide all weights alike"
-            ),
-            PoolError::Secrets(errors) => {
-                for (count, error) in errors.iter().enumerate() {
-                    f.write_str(if count == 0 { "" } else { "\n" })?;
-                    error.fmt(f)?;
-                }
-                Ok(())
-            }
-            PoolError::NoMembers(route) => {
-                write!(f, "route {route} has no credentials: list at least one")
-            }
-            PoolError::Unknown(route, id) => write!(
-                f,
-                "route {route} lists {id}, which is no credential: correct the name or add it"
-            ),
-            PoolError::Repeated(route, id) => {
-                write!(f, "route {route} lists {id} twice: use its weight instead")
-            }
-            PoolError::Balancer(error) => write!(f, "cannot build the selection: {error}"),
-            PoolError::BalancerWaits => f.write_str(
-                "cannot build the selection: pingora did not finish at once; this is a defect of \
-                 berth, please report it",
-            ),
-        }
-    }
-}
-
-impl std::error::Error for PoolError {}
 
 #[cfg(test)]
 mod tests;

@@ -20,7 +20,7 @@ use super::lease::Lease;
 use super::lock;
 use super::secret::{SecretError, Stamp, header_value, read_secret, stamp};
 use super::spec::{CredentialId, CredentialSpec, HeaderSource, SecretSource};
-use crate::admission::Verdict;
+use crate::admission::{Verdict, dice};
 
 /// The place of a credential in its pool, as listed in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,6 +31,8 @@ pub struct CredentialIndex(pub usize);
 pub struct Credential {
     index: CredentialIndex,
     spec: CredentialSpec,
+    /// Of its id.
+    hash: u64,
     origin: Instant,
     in_flight: AtomicU32,
     /// A [`Moment`], [`Moment::NEVER`] while drained.
@@ -92,6 +94,7 @@ impl Credential {
         let secrets = Secrets::read(&spec)?;
         Ok(Credential {
             index,
+            hash: dice::hash(spec.id.as_str()),
             spec,
             origin,
             in_flight: AtomicU32::new(0),
@@ -129,6 +132,11 @@ impl Credential {
         Arc::clone(&secrets.unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// A number that only its id decides.
+    pub(super) fn hash(&self) -> u64 {
+        self.hash
+    }
+
     pub(super) fn weight(&self) -> u32 {
         self.spec.weight.get()
     }
@@ -159,9 +167,14 @@ impl Credential {
         }
     }
 
+    /// Whether it most likely is excluded with every model.
+    pub(super) fn looks_excluded(&self, moment: Moment) -> bool {
+        self.passable_from.load(Ordering::Relaxed) > moment.0
+    }
+
     /// Whether it is most likely not worth asking.
     pub(super) fn looks_unable(&self, moment: Moment) -> bool {
-        self.passable_from.load(Ordering::Relaxed) > moment.0
+        self.looks_excluded(moment)
             || self
                 .spec
                 .max_in_flight

@@ -3,30 +3,39 @@
 //! [`Pool`] is asked once per attempt and answers with a [`Lease`] or with why there is none. What
 //! an attempt came to is told to its lease; everything that follows for the credential follows from
 //! that. Times come in as arguments, so a test can live through a month in a millisecond; the only
-//! I/O is the reading of secrets. Scores and sessions are not here: they order the candidates, while
-//! this module says who is a candidate at all.
+//! I/O is the reading of secrets. What was learned from whole requests, scores, full models and
+//! sessions, is `ledger`'s: it orders the candidates, while `exclusion` says who is one at all.
 
 mod balance;
 mod choice;
 mod credential;
+mod error;
 mod exclusion;
 mod lease;
+mod ledger;
 mod memory;
 mod retry_budget;
+mod ring;
+mod roster;
+mod search;
 mod secret;
 pub mod spec;
+mod views;
 
 pub use choice::{
-    Ask, Choice, MAX_CREDENTIALS, MAX_WEIGHT, NoneReason, PairView, Pool, PoolError, RouteIndex,
-    RouteMembers, SecretChanges, Why,
+    Ask, Choice, MAX_CREDENTIALS, MAX_WEIGHT, NoneReason, Pool, Refused, RouteIndex, RouteMembers,
+    Settlement, Why,
 };
 pub use credential::{Credential, CredentialIndex, CredentialSecretError, Secrets};
+pub use error::PoolError;
 pub use exclusion::{Basis, MAX_MODELS, Stated};
 pub use lease::Lease;
+pub use ledger::{Allowance, FullModel};
 pub use memory::{Full, MemoryBudget, Reservation};
 pub use retry_budget::RetryWindow;
 pub use secret::{SecretError, read_secret};
 pub use spec::{Balance, CredentialId, CredentialSpec, HeaderSource, ModelPatterns, SecretSource};
+pub use views::{PairView, SecretChanges};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

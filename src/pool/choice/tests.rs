@@ -7,10 +7,12 @@ use http::HeaderName;
 
 use super::super::spec::{HeaderSource, ModelPatterns, SecretSource};
 use super::*;
+use crate::admission::PairState;
 use crate::admission::Verdict;
-use crate::pool::Stated;
+use crate::pool::{PairView, Stated};
 
 mod histories;
+mod order;
 
 /// A credential with one word of options: `a w3 t1 max2 !m`.
 fn spec(words: &str) -> CredentialSpec {
@@ -55,8 +57,9 @@ fn try_pool(balance: Balance, specs: Vec<CredentialSpec>) -> Result<Pool, PoolEr
         name: "/v1".into(),
         credentials: specs.iter().map(|spec| spec.id.clone()).collect(),
         balance,
+        affinity: None,
     };
-    Pool::new(specs, vec![route], Instant::now())
+    Pool::new(specs, vec![route], (&Policy::default(), 1), Instant::now())
 }
 
 fn pool(balance: Balance, specs: &[&str]) -> Pool {
@@ -69,6 +72,7 @@ fn ask(model: &str) -> Ask<'_> {
         model: Some(model),
         tried: &[],
         only: None,
+        session: None,
     }
 }
 
@@ -388,9 +392,15 @@ fn a_pool_that_cannot_be_says_what_to_mend() {
         name: "/v1".into(),
         credentials: ids.iter().map(|name| id(name)).collect(),
         balance: Balance::FillFirst,
+        affinity: None,
     };
     let with = |ids: &[&str]| {
-        let made = Pool::new(vec![spec("a")], vec![route(ids)], Instant::now());
+        let made = Pool::new(
+            vec![spec("a")],
+            vec![route(ids)],
+            (&Policy::default(), 1),
+            Instant::now(),
+        );
         made.unwrap_err().to_string()
     };
     assert!(with(&["b"]).contains("lists b, which is no credential"));
