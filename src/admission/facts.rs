@@ -125,6 +125,11 @@ impl Facts {
     }
 }
 
+/// The `id` of a document.
+pub fn id_of_document(body: &[u8]) -> Option<String> {
+    Object::parse(body).and_then(|object| text(object.id))
+}
+
 /// A header inside an error's `headers` object, its value a string or a number.
 fn header(headers: &RawValue, name: &str) -> Option<String> {
     let map: std::collections::HashMap<String, &RawValue> =

@@ -236,6 +236,11 @@ impl Stream {
         !self.frames
     }
 
+    /// The response's id, where one was named.
+    pub fn response_id(&self) -> Option<&str> {
+        self.response_id.as_deref()
+    }
+
     /// The tokens that the answer reported.
     pub fn usage(&self) -> Usage {
         self.usage

@@ -52,6 +52,8 @@ pub struct Task {
     pub framing: Framing,
     /// Ask for an answer without content coding.
     pub plain: bool,
+    /// The state of a turn goes along.
+    pub keeps_turn_state: bool,
     /// Which connection may be used.
     pub connection: Connection,
     /// What happened on the way.

@@ -105,7 +105,7 @@ impl Edge {
             );
         }
         let (ask, ahead) = self.look(session).await?;
-        let plan = plan.with(ask);
+        let plan = plan.with(session, ask);
         tale.asks(
             plan.ask.model.as_deref(),
             self.session_of(session, &plan.ask),
@@ -115,7 +115,7 @@ impl Edge {
             model: plan.ask.model.as_deref(),
             tried: &[],
             only: None,
-            session: None,
+            session: plan.session,
         };
         let lease = match self.pool.choose(&wanted, Instant::now()) {
             Choice::Take(lease) => lease,

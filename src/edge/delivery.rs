@@ -13,6 +13,7 @@ use pingora::protocols::http::HttpTask;
 use pingora::proxy::Session;
 
 use crate::admission::Verdict;
+use crate::admission::facts;
 use crate::admission::gate::{Refusal, TERMINAL_WAIT};
 use crate::admission::policy::ClientErrorCode;
 use crate::admission::rewrite;
@@ -38,6 +39,8 @@ pub struct Delivery {
     pub usage: Usage,
     /// The code that was rewritten, and how often.
     pub rewritten: Option<(&'static str, u64)>,
+    /// The id under which the upstream may have stored the answer.
+    pub response_id: Option<String>,
     /// A terminal frame was added.
     pub synthesised: bool,
     /// The failure that ended the stream.
@@ -131,9 +134,11 @@ pub async fn deliver(
     let whole = attempt.ended && !frames;
     let mut rewritten = None;
     let mut usage = Usage::default();
+    let mut document_id = None;
     if whole && !held.is_empty() {
         let body = held.concat();
         usage = Usage::of_document(&body);
+        document_id = facts::id_of_document(&body);
         let change = rewrite::document(&body, code);
         rewritten = change.as_ref().map(|c| (c.from, c.places as u64));
         if change.is_some() {
@@ -163,6 +168,7 @@ pub async fn deliver(
         ending = Some(stream.end(&mut out));
     }
     let mut writer = Writer {
+        document_id,
         bytes: 0,
         first: Instant::now(),
     };
@@ -251,6 +257,7 @@ pub async fn deliver(
 }
 
 struct Writer {
+    document_id: Option<String>,
     bytes: u64,
     first: Instant,
 }
@@ -285,6 +292,9 @@ impl Writer {
             first_byte: self.first,
             usage,
             rewritten: rewritten.or(stream.rewritten()),
+            response_id: self
+                .document_id
+                .or_else(|| stream.response_id().map(str::to_owned)),
             synthesised: stream.synthesised(),
             failure: stream.failure().cloned(),
         }

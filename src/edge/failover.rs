@@ -15,6 +15,7 @@
 //! most retryable refusal of all.
 
 mod last_word;
+mod turn;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -28,18 +29,20 @@ use crate::admission::verdict::{HoldOut, Switch, Telling};
 use crate::admission::{Endpoint, Verdict};
 use crate::observe::record::CredentialName;
 use crate::observe::words::{Blocked, Outcome, Then};
-use crate::pool::{self, Choice, CredentialIndex, Lease, RouteIndex, Stated, Why};
+use crate::pool::{self, Choice, CredentialIndex, Lease, RouteIndex, Settlement, Stated, Why};
 
 use super::answer::Answer;
 use super::attempt::{Attempt, Held, Purpose, Report, Task, Times};
 use super::body::Body;
 use super::delivery::{Additions, End, bounded, deliver};
 use super::headers::Framing;
-use super::request::{Plan, Served};
+use super::owners::Thing;
+use super::request::{Plan, Served, TURN_STATE};
 use super::state::Edge;
 use super::tale::{Ended, Tale, head_is_its_own};
 use super::upstream::{Connection, Upstream};
 use last_word::Refused;
+use turn::Turn;
 
 /// The course of one request over its attempts.
 struct Course<'a> {
@@ -50,6 +53,12 @@ struct Course<'a> {
     tried: Vec<CredentialIndex>,
     /// The refusal that is answered if nothing is left: of several, the most retryable one.
     refused: Option<Refused>,
+    /// Who had no seat for it, to be told to the pool once it is known who had.
+    without_seat: Vec<pool::Refused>,
+    /// Attempts that this request has.
+    allowed: u32,
+    /// When the last attempt began.
+    began: Instant,
     /// The earliest end that a rate limit stated.
     soonest: Option<Duration>,
     timed_out: bool,
@@ -85,11 +94,23 @@ impl Edge {
             tale,
             tried: Vec::new(),
             refused: None,
+            without_seat: Vec::new(),
+            allowed: 0,
+            began: now,
             soonest: None,
             timed_out: false,
             sent_before: false,
             deadline: plan.ask.stream.then(|| now + bounded(time)),
         });
+        match course.turn(session).await {
+            Turn::Go(attempts) => course.allowed = attempts,
+            Turn::Left => {
+                self.finish(course.tale, Outcome::ClientGone);
+                return Served::Broken;
+            }
+            Turn::Full => return course.give_up(session, None).await,
+        }
+        let now = Instant::now();
         let mut lease = match course.choose(now) {
             Ok(lease) => lease,
             Err(why) => return course.give_up(session, Some(why)).await,
@@ -108,6 +129,7 @@ impl<'a> Course<'a> {
     /// One attempt, and what follows from it.
     async fn attempt(mut self: Box<Self>, session: &mut Session, lease: Arc<Lease>) -> Step<'a> {
         self.tried.push(lease.credential().index());
+        self.began = Instant::now();
         let Some(upstream) = self.edge.upstream(lease.credential().index()) else {
             return Step::Served(self.give_up(session, None).await);
         };
@@ -119,6 +141,7 @@ impl<'a> Course<'a> {
         match held {
             Held::Ready(reason) => {
                 self.learn(&lease, Verdict::Admitted, None, None);
+                self.settle(Some(lease.credential().index()));
                 let told = (Verdict::Admitted, None);
                 Step::Served(
                     self.deliver(session, attempt, reason, &name, told, &lease)
@@ -184,6 +207,7 @@ impl<'a> Course<'a> {
                         Step::Again(self, lease_of_next)
                     }
                     Err(_) if attempt.head().is_some() => {
+                        self.settle(Some(lease.credential().index()));
                         let told = (Verdict::Admitted, None);
                         let reason = CommitReason::HoldTimeout;
                         attempt.set_hold(None);
@@ -280,6 +304,12 @@ impl<'a> Course<'a> {
         let headers = headers.filter(|_| head_is_its_own(refusal.shape));
         let stated = stated(verdict, &refusal.facts, headers, SystemTime::now());
         self.learn(&lease, verdict, stated, Some(&refusal));
+        if verdict == Verdict::Capacity {
+            self.without_seat.push(pool::Refused {
+                credential: lease.credential().index(),
+                stated: stated.map(|s| s.after),
+            });
+        }
         if matches!(verdict, Verdict::RateLimit | Verdict::Quota) {
             let after = stated.map(|s| s.after).or(default_time(verdict));
             self.soonest = self.soonest.into_iter().chain(after).min();
@@ -343,7 +373,7 @@ impl<'a> Course<'a> {
         if self.deadline.is_some_and(|at| at <= now) {
             return Err(Blocked::RequestTime);
         }
-        if attempts >= self.edge.policy.max_attempts.get() {
+        if attempts >= self.allowed || self.edge.pool.is_full(ask.model.as_deref()) {
             return Err(Blocked::MaxAttempts);
         }
         if !unsent {
@@ -367,18 +397,61 @@ impl<'a> Course<'a> {
         Ok(lease)
     }
 
+    /// A credential that has not been tried: the one that a stored response belongs to and no other;
+    /// the one that made a turn's state, if it can be had; else the pool's choice.
     fn choose(&self, now: Instant) -> Result<Arc<Lease>, Why> {
+        let previous = self.plan.ask.previous_response_id.as_deref();
+        let owner = previous.and_then(|id| self.edge.owners.maker(Thing::Response, id.as_bytes()));
+        if owner.is_some() {
+            return self.ask(owner, now);
+        }
+        let maker = self.plan.turn_state.and_then(|state| state.maker);
+        if let Some(maker) = maker.filter(|maker| !self.tried.contains(maker))
+            && let Ok(lease) = self.ask(Some(maker), now)
+        {
+            return Ok(lease);
+        }
+        self.ask(None, now)
+    }
+
+    fn ask(&self, only: Option<CredentialIndex>, now: Instant) -> Result<Arc<Lease>, Why> {
         let ask = pool::Ask {
             route: RouteIndex(self.plan.route),
             model: self.plan.ask.model.as_deref(),
             tried: &self.tried,
-            only: None,
-            session: None,
+            only,
+            session: self.plan.session,
         };
         match self.edge.pool.choose(&ask, now) {
             Choice::Take(lease) => Ok(Arc::new(lease)),
             Choice::None(why) => Err(why),
         }
+    }
+
+    /// Whether a turn's state may go to this credential: it is worth nothing to any other.
+    fn keeps_turn_state(&self, lease: &Lease) -> bool {
+        let maker = self.plan.turn_state.and_then(|state| state.maker);
+        match maker {
+            Some(maker) => maker == lease.credential().index(),
+            None => self.tried.len() <= 1,
+        }
+    }
+
+    /// Tells the pool who had no seat and who had one: what each is worth is a matter of contrast.
+    fn settle(&mut self, admitted: Option<CredentialIndex>) {
+        if admitted.is_none() && self.without_seat.is_empty() {
+            return;
+        }
+        let settlement = Settlement {
+            route: RouteIndex(self.plan.route),
+            model: self.plan.ask.model.as_deref(),
+            session: self.plan.session.or(self.plan.peer),
+            refused: &self.without_seat,
+            admitted,
+            began: self.began,
+        };
+        self.edge.pool.settle(&settlement, Instant::now());
+        self.without_seat.clear();
     }
 
     fn same_realm(&self, lease: &Lease) -> bool {
@@ -446,6 +519,10 @@ impl<'a> Course<'a> {
             mut tale,
             ..
         } = *self;
+        let maker = lease.credential().index();
+        if let Some(state) = attempt.head().and_then(|head| head.headers.get(TURN_STATE)) {
+            edge.owners.made(Thing::TurnState, state.as_bytes(), maker);
+        }
         // From here on nothing is sent twice: the body's memory is free for others.
         drop(body);
         let code = &edge.policy.client_error_code;
@@ -454,6 +531,9 @@ impl<'a> Course<'a> {
             return Served::Broken;
         };
         tale.delivered(&delivery, plan.dialect);
+        if let Some(id) = &delivery.response_id {
+            edge.owners.made(Thing::Response, id.as_bytes(), maker);
+        }
         if let (Some((from, times)), ClientErrorCode::Replace(to)) = (delivery.rewritten, code) {
             tale.rewrote(from, to, times);
         }
@@ -488,6 +568,7 @@ impl<'a> Course<'a> {
             query: self.plan.query.clone(),
             framing,
             plain: true,
+            keeps_turn_state: self.keeps_turn_state(lease),
             connection,
             report: Arc::new(Report::default()),
         }

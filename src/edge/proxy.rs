@@ -23,7 +23,7 @@ use crate::admission::policy::Mode;
 use super::attempt::Task;
 use super::clean::Clean;
 use super::headers;
-use super::request::Served;
+use super::request::{Served, TURN_STATE};
 use super::state::Edge;
 use super::tale::Tale;
 
@@ -165,15 +165,20 @@ impl ProxyHttp for Proxy {
         ctx: &mut Ctx,
     ) -> pingora::Result<()> {
         match ctx {
-            Ctx::Attempt(task) => headers::to_upstream(
-                request,
-                &task.upstream,
-                task.lease.secrets(),
-                &task.below,
-                task.query.as_deref(),
-                task.framing,
-                task.plain,
-            ),
+            Ctx::Attempt(task) => {
+                if !task.keeps_turn_state {
+                    request.remove_header(TURN_STATE);
+                }
+                headers::to_upstream(
+                    request,
+                    &task.upstream,
+                    task.lease.secrets(),
+                    &task.below,
+                    task.query.as_deref(),
+                    task.framing,
+                    task.plain,
+                )
+            }
             Ctx::Clean(clean) => clean.request(request),
             Ctx::New | Ctx::Request => Self::error("a request without a credential"),
         }

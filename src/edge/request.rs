@@ -8,15 +8,18 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderValue, Method, header};
 use pingora::proxy::Session;
+use sha2::{Digest, Sha256};
 
 use crate::admission::ask::{Ask, is_model_name};
 use crate::admission::coding::Coding;
 use crate::admission::{Dialect, Endpoint};
 use crate::observe::ids::SessionHash;
 use crate::observe::words::Outcome;
+use crate::pool::CredentialIndex;
 
 use super::answer::{self, Answer};
 use super::body::{Body, BodyFault, declared_length};
+use super::owners::Thing;
 use super::paths::{self, Place};
 use super::spec::WebSocket;
 use super::state::Edge;
@@ -38,6 +41,9 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A body larger than this, or packed, is read on a thread of its own.
 const READ_ASIDE: usize = 256 * 1024;
+
+/// The header of a turn's state: the Codex client sends back what an answer gave it.
+pub const TURN_STATE: &str = "x-codex-turn-state";
 
 /// How a request was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +71,19 @@ pub struct Plan {
     pub ask: Ask,
     /// It is a HEAD.
     pub head_only: bool,
+    /// Its session, hashed alike on every node.
+    pub session: Option<u64>,
+    /// The turn state that it carries, and who made that.
+    pub turn_state: Option<TurnState>,
+    /// Its client's address, hashed: stands in for a session where there is none.
+    pub peer: Option<u64>,
+}
+
+/// A turn state that a client sends back.
+#[derive(Clone, Copy, Debug)]
+pub struct TurnState {
+    /// Who made it, where that is known.
+    pub maker: Option<CredentialIndex>,
 }
 
 /// Where a request goes.
@@ -104,7 +123,7 @@ impl Edge {
             Err(fault) => return self.body_fault(session, story, dialect, fault).await,
         };
         let ask = read_ask(session, body.bytes()).await;
-        let plan = plan.with(ask);
+        let plan = plan.with(session, ask);
         story.asks(
             plan.ask.model.as_deref(),
             self.session_of(session, &plan.ask),
@@ -149,6 +168,14 @@ impl Edge {
                 dialect: self.dialect(Some(route)),
                 ask: Ask::default(),
                 head_only: request.method == Method::HEAD,
+                session: None,
+                turn_state: request.headers.get(TURN_STATE).map(|value| TurnState {
+                    maker: self.owners.maker(Thing::TurnState, value.as_bytes()),
+                }),
+                peer: session
+                    .client_addr()
+                    .and_then(|address| address.as_inet())
+                    .map(|address| stable_hash(&address.ip().to_string())),
             }),
             _ if request.method == Method::HEAD => Way::Answer(None, Answer::alive(), Outcome::Ok),
             Place::Outside if method == "GET" && path == "/healthz" => {
@@ -291,23 +318,41 @@ impl Edge {
         }
     }
 
-    /// The hash of a session's name, where a request has one.
+    /// The hash of a session's name, for the audit.
     pub fn session_of(&self, session: &Session, ask: &Ask) -> Option<SessionHash> {
-        let headers = &session.req_header().headers;
-        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let name = header("session-id")
-            .or_else(|| header("session_id"))
-            .or_else(|| header("conversation_id"))
-            .or(ask.prompt_cache_key.as_deref())
-            .or_else(|| header("thread-id"))?;
-        Some(self.session_key.hash(name))
+        session_name(session, ask).map(|name| self.session_key.hash(name))
     }
+}
+
+/// A request's name for its session. Subagents name their parent's, so that they land where it is.
+fn session_name<'a>(session: &'a Session, ask: &'a Ask) -> Option<&'a str> {
+    let headers = &session.req_header().headers;
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    header("session-id")
+        .or_else(|| header("session_id"))
+        .or_else(|| header("conversation_id"))
+        .or(ask.prompt_cache_key.as_deref())
+        .or_else(|| header("thread-id"))
+}
+
+/// The same on every node and after every restart, unlike the hash in the audit.
+fn stable_hash(name: &str) -> u64 {
+    let digest = Sha256::digest(name.as_bytes());
+    digest
+        .iter()
+        .take(8)
+        .fold(0, |hash, byte| hash << 8 | u64::from(*byte))
 }
 
 impl Plan {
     /// The same request, read.
-    pub fn with(self, ask: Ask) -> Plan {
-        Plan { ask, ..self }
+    pub fn with(self, session: &Session, ask: Ask) -> Plan {
+        let name = session_name(session, &ask).map(stable_hash);
+        Plan {
+            ask,
+            session: name,
+            ..self
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::admission::{Dialect, Policy};
@@ -17,6 +17,7 @@ use crate::pool::{
     RouteIndex, RouteMembers,
 };
 
+use super::owners::Owners;
 use super::spec::{Limits, RouteSpec, UpstreamSpec};
 use super::upstream::{Upstream, UpstreamError};
 
@@ -63,6 +64,10 @@ pub struct Edge {
     /// The upstream of each credential.
     of_credential: Vec<Arc<Upstream>>,
     warnings: Vec<String>,
+    /// What belongs to the credential that made it.
+    pub owners: Owners,
+    /// Requests that wait for a seat.
+    pub waiting: AtomicUsize,
     draining: AtomicBool,
 }
 
@@ -136,6 +141,8 @@ impl Edge {
             upstreams: by_name.into_values().collect(),
             of_credential,
             warnings: parts.warnings,
+            owners: Owners::default(),
+            waiting: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
         })
     }

@@ -16,7 +16,7 @@ use crate::admission::Verdict;
 use crate::admission::policy::ClientErrorCode;
 use crate::admission::rewrite;
 use crate::admission::verdict::{Telling, Words};
-use crate::edge::answer::{self, Answer};
+use crate::edge::answer::Answer;
 use crate::edge::delivery::{Additions, frame};
 use crate::edge::headers;
 use crate::edge::request::Served;
@@ -63,10 +63,11 @@ impl Course<'_> {
         why: Option<Why>,
     ) -> Served {
         self.tale.then(Then::Answer);
+        self.settle(None);
         let edge = self.edge;
         let dialect = self.plan.dialect;
         let Some(refused) = self.refused.take() else {
-            let answer = self.nobody(why);
+            let answer = self.nobody(why.as_ref());
             return edge
                 .answer(session, self.tale, answer, Outcome::NoneAvailable)
                 .await;
@@ -75,7 +76,7 @@ impl Course<'_> {
             Verdict::Timeout => Outcome::Timeout,
             _ => Outcome::RefusedAll,
         };
-        let after = answer::retry_after(self.earliest(), edge.policy.retry_after);
+        let after = self.come_back(self.why().as_ref());
         let answer = match refused.verdict.telling().1 {
             Telling::RateLimit => {
                 let message = refused.message.as_deref().unwrap_or("Rate limit reached.");
@@ -106,11 +107,9 @@ impl Course<'_> {
     }
 
     /// The answer where nobody could be asked at all.
-    fn nobody(&self, why: Option<Why>) -> Answer {
+    fn nobody(&self, why: Option<&Why>) -> Answer {
         let dialect = self.plan.dialect;
-        let bounds = self.edge.policy.retry_after;
-        let earliest = why.and_then(|why| why.earliest);
-        let after = answer::retry_after(earliest, bounds);
+        let after = self.come_back(why);
         match why.map(|why| why.reason) {
             Some(NoneReason::NoCredentialServesModel) => {
                 let model = self.plan.ask.model.as_deref().unwrap_or_default();
@@ -121,15 +120,18 @@ impl Course<'_> {
         }
     }
 
-    /// The earliest end among exclusions, where every credential is excluded.
-    fn earliest(&self) -> Option<Duration> {
-        match self.choose(Instant::now()) {
-            Err(Why {
-                earliest,
-                reason: NoneReason::AllExcluded,
-            }) => earliest,
-            _ => None,
-        }
+    /// Why nobody can be asked now, if nobody can.
+    fn why(&self) -> Option<Why> {
+        self.choose(Instant::now()).err()
+    }
+
+    /// When the client is to come back.
+    fn come_back(&self, why: Option<&Why>) -> Duration {
+        let session = self.plan.session.or(self.plan.peer);
+        let model = self.plan.ask.model.as_deref();
+        self.edge
+            .pool
+            .retry_after(session, model, why, Instant::now())
     }
 
     /// A refusal is passed on as it came.
