@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use berth::sim::{Program, Shape, Sim, Step, Then};
 use common::upstream::{Conn, Raw, answer};
-use common::wire::{Answer, Ends, body, large_body, post, responses};
+use common::wire::{Answer, Ends, body, large_body, post, read_answer, responses};
 use common::{ADMISSION, Berth, DEADLINE, config, credentials, free_port, story, within};
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -77,7 +77,7 @@ async fn a_body_that_is_too_large_gets_a_413_in_the_dialects_shape() {
         ] {
             // Still uploading: the writing half goes on by itself, as in a client with two threads.
             let mut client = berth.connect().await;
-            let (reading, mut writing) = split(&mut client);
+            let (reading, mut writing) = client.stream.split();
             let sending = async {
                 let sent = tokio::io::AsyncWriteExt::write_all(&mut writing, &request).await;
                 // berth may close while more is coming; what counts is that the answer is read.
@@ -96,56 +96,6 @@ async fn a_body_that_is_too_large_gets_a_413_in_the_dialects_shape() {
     }
     assert_eq!(sim.log().len(), 0, "nothing of it went upstream");
     berth.is_well().await;
-}
-
-use tokio::net::tcp::{ReadHalf, WriteHalf};
-
-fn split(client: &mut common::wire::Client) -> (ReadHalf<'_>, WriteHalf<'_>) {
-    client.stream.split()
-}
-
-/// An answer with a length, read from a half.
-async fn read_answer(mut reading: ReadHalf<'_>) -> Answer {
-    let mut got = Vec::new();
-    let mut ends = Ends::Whole;
-    loop {
-        let mut piece = [0; 4096];
-        match tokio::io::AsyncReadExt::read(&mut reading, &mut piece).await {
-            Ok(length @ 1..) => got.extend_from_slice(&piece[..length]),
-            Ok(_) => break,
-            Err(_) => {
-                ends = Ends::Broken;
-                break;
-            }
-        }
-        let text = String::from_utf8_lossy(&got).to_lowercase();
-        let Some(at) = text.find("\r\n\r\n") else {
-            continue;
-        };
-        let length = text.split("content-length: ").nth(1).unwrap();
-        let length: usize = length.split("\r\n").next().unwrap().parse().unwrap();
-        if got.len() >= at + 4 + length {
-            break;
-        }
-    }
-    let at = memchr::memmem::find(&got, b"\r\n\r\n").unwrap_or_else(|| {
-        panic!("no answer, {ends:?}: {}", String::from_utf8_lossy(&got));
-    });
-    let head = String::from_utf8(got[..at].to_vec()).unwrap();
-    let mut lines = head.split("\r\n");
-    let status = lines.next().unwrap().split(' ').nth(1).unwrap();
-    let pair = |line: &str| {
-        let (name, value) = line.split_once(": ").unwrap();
-        (name.to_lowercase(), value.to_owned())
-    };
-    Answer {
-        status: status.parse().unwrap(),
-        headers: lines.map(pair).collect(),
-        body: got[at + 4..].to_vec(),
-        trailers: Vec::new(),
-        ends,
-        informational: Vec::new(),
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -76,6 +76,8 @@ impl Berth {
         command
             .env("ADMIN_TOKEN", TOKEN)
             .env("RUST_LOG", "info,pingora_core=warn,berth=debug");
+        // One arena: with one per thread glibc keeps fragments in each, which look like a leak.
+        command.env("MALLOC_ARENA_MAX", "1");
         for id in IDS.chars() {
             command.env(
                 format!("SK_{}", id.to_ascii_uppercase()),

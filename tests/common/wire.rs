@@ -8,6 +8,7 @@ use http::{HeaderMap, Request};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::net::tcp::ReadHalf;
 
 use super::within;
 
@@ -225,6 +226,50 @@ impl Client {
                 return None;
             }
         }
+    }
+}
+
+/// An answer with a length, read from a half.
+pub async fn read_answer(mut reading: ReadHalf<'_>) -> Answer {
+    let mut got = Vec::new();
+    let mut ends = Ends::Whole;
+    loop {
+        let mut piece = [0; 4096];
+        match reading.read(&mut piece).await {
+            Ok(length @ 1..) => got.extend_from_slice(&piece[..length]),
+            Ok(_) => break,
+            Err(_) => {
+                ends = Ends::Broken;
+                break;
+            }
+        }
+        let text = String::from_utf8_lossy(&got).to_lowercase();
+        let Some(at) = text.find("\r\n\r\n") else {
+            continue;
+        };
+        let length = text.split("content-length: ").nth(1).unwrap();
+        let length: usize = length.split("\r\n").next().unwrap().parse().unwrap();
+        if got.len() >= at + 4 + length {
+            break;
+        }
+    }
+    let at = memchr::memmem::find(&got, b"\r\n\r\n").unwrap_or_else(|| {
+        panic!("no answer, {ends:?}: {}", String::from_utf8_lossy(&got));
+    });
+    let head = String::from_utf8(got[..at].to_vec()).unwrap();
+    let mut lines = head.split("\r\n");
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap();
+    let pair = |line: &str| {
+        let (name, value) = line.split_once(": ").unwrap();
+        (name.to_lowercase(), value.to_owned())
+    };
+    Answer {
+        status: status.parse().unwrap(),
+        headers: lines.map(pair).collect(),
+        body: got[at + 4..].to_vec(),
+        trailers: Vec::new(),
+        ends,
+        informational: Vec::new(),
     }
 }
 
