@@ -373,9 +373,6 @@ impl<'a> Course<'a> {
         if self.deadline.is_some_and(|at| at <= now) {
             return Err(Blocked::RequestTime);
         }
-        if attempts >= self.allowed || self.edge.pool.is_full(ask.model.as_deref()) {
-            return Err(Blocked::MaxAttempts);
-        }
         if !unsent {
             if self.plan.endpoint == Endpoint::Other {
                 return Err(Blocked::NotRepeatable);
@@ -386,6 +383,9 @@ impl<'a> Course<'a> {
             if ask.previous_response_id.is_some() {
                 return Err(Blocked::PreviousResponseId);
             }
+        }
+        if attempts >= self.allowed || self.edge.pool.is_full(ask.model.as_deref()) {
+            return Err(Blocked::MaxAttempts);
         }
         let lease = self.choose(now).map_err(|_| Blocked::NothingLeft)?;
         if ask.encrypted_content && !self.same_realm(&lease) {

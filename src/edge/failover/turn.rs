@@ -30,7 +30,8 @@ impl Course<'_> {
     /// Waits for the request's turn.
     pub(super) async fn turn(&self, session: &mut Session) -> Turn {
         let wait = self.edge.policy.wait;
-        let (ask, named) = (&self.plan.ask, self.plan.session.or(self.plan.peer));
+        // An address is no session: behind one there may be a campus, which is not to pay for one loop.
+        let (ask, named) = (&self.plan.ask, self.plan.session);
         let mut place = None;
         let mut since = None;
         loop {
