@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release --example policy_lab                 the table of docs/policy.md
 //! cargo run --release --example policy_lab -- c,l berth 2  two situations, one policy, two seeds
+//! cargo run --release --example policy_lab -- extra        the short situations alone
 //! ```
 //!
 //! No network and no clock: the same seeds give the same table. `docs/policy.md` says what the

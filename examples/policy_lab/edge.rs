@@ -34,10 +34,14 @@ const ROUTE: RouteIndex = RouteIndex(0);
 
 impl Berth {
     pub fn new(world: &World, seed: u64) -> Berth {
+        Berth::with(world, Rules::default(), seed)
+    }
+
+    /// With other rules than those of the table.
+    pub fn with(world: &World, rules: Rules, seed: u64) -> Berth {
         let credentials: Vec<_> = (0..world.weights.len())
             .map(|it| credential(world, it))
             .collect();
-        let rules = Rules::default();
         let origin = Instant::now();
         let route = RouteMembers {
             name: "/v1".to_owned(),

@@ -56,7 +56,7 @@ pub trait Policy {
     fn done(&mut self, slot: usize, credential: usize);
     /// Nothing is left: the client is told to come back after so many seconds.
     fn give_up(&mut self, request: &Request, now: f64) -> f64;
-    /// The client has given up, and its session asks something new.
+    /// Requests in flight.
     fn in_flight(&self, credential: usize) -> usize;
     /// Whether newcomers are kept away from a pair.
     fn withholds(&mut self, credential: usize, model: usize, now: f64) -> bool;
@@ -78,7 +78,6 @@ pub enum Class {
 /// Homes of sessions and what is in flight.
 pub struct Ground {
     pub weights: Vec<u32>,
-    pub models: usize,
     most: Vec<usize>,
     in_flight: Vec<usize>,
     /// By slot: the session, and where it stays if that is not its first place.
@@ -92,7 +91,6 @@ impl Ground {
     pub fn new(world: &World) -> Ground {
         Ground {
             weights: world.weights.clone(),
-            models: world.models,
             most: (0..world.weights.len())
                 .map(|it| world.most_in_flight(it))
                 .collect(),

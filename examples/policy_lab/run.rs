@@ -15,7 +15,6 @@ use super::world::{Attempt, MOST, World, exponential, log_normal, several};
 
 /// A session as the client and the upstreams know it.
 struct Session {
-    name: u64,
     turns: u32,
     requests: u32,
     poisoned: bool,
@@ -140,7 +139,6 @@ impl<'a> Run<'a> {
         let second = self.world.models == 2 && self.dice.fraction() < 0.4;
         let turns = several(&mut self.dice, TURNS);
         Session {
-            name,
             turns: if poisoned { u32::MAX } else { turns },
             requests: 0,
             poisoned,

@@ -13,6 +13,7 @@ use crate::pool::{PairView, Stated};
 
 mod histories;
 mod order;
+mod refusals;
 
 /// A credential with one word of options: `a w3 t1 max2 !m`.
 fn spec(words: &str) -> CredentialSpec {
