@@ -14,7 +14,9 @@
 //! not. Nothing of an answer that was dropped reaches the client, except, where nothing is left, the
 //! most retryable refusal of all.
 
+mod choosing;
 mod last_word;
+mod sending;
 mod turn;
 
 use std::sync::Arc;
@@ -22,25 +24,23 @@ use std::time::{Duration, Instant, SystemTime};
 
 use pingora::proxy::Session;
 
+use crate::admission::Verdict;
 use crate::admission::gate::{CommitReason, Refusal};
 use crate::admission::policy::{ClientErrorCode, OnHoldTimeout};
 use crate::admission::retry_after::stated;
 use crate::admission::verdict::{HoldOut, Switch, Telling};
-use crate::admission::{Endpoint, Verdict};
 use crate::observe::record::CredentialName;
 use crate::observe::words::{Blocked, Outcome, Then};
-use crate::pool::{self, Choice, CredentialIndex, Lease, RouteIndex, Settlement, Stated, Why};
+use crate::pool::{self, CredentialIndex, Lease, RouteIndex, Stated};
 
 use super::answer::Answer;
-use super::attempt::{Attempt, Held, Purpose, Report, Task, Times};
+use super::attempt::{Attempt, Held};
 use super::body::Body;
 use super::delivery::{Additions, End, bounded, deliver};
-use super::headers::Framing;
 use super::owners::Thing;
 use super::request::{Plan, Served, TURN_STATE};
 use super::state::Edge;
 use super::tale::{Ended, Tale, head_is_its_own};
-use super::upstream::{Connection, Upstream};
 use last_word::Refused;
 use turn::Turn;
 
@@ -256,40 +256,6 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// Starts the attempt and holds its answer. A pooled connection that turns out to be dead is
-    /// replaced by a fresh one, and an address that does not answer by the next: neither counts.
-    async fn connect(
-        &mut self,
-        session: &mut Session,
-        upstream: &Arc<Upstream>,
-        lease: &Arc<Lease>,
-    ) -> Option<(Attempt, Held)> {
-        let mut connection = Connection::Any;
-        let mut addresses = upstream.addresses();
-        loop {
-            let task = self.task(upstream, lease, connection);
-            let (purpose, times) = (self.purpose(upstream), self.times(upstream));
-            let mut attempt = Attempt::start(session, task, self.body.source(), purpose, times)?;
-            let held = attempt.hold(session).await;
-            if !matches!(held, Held::Broken) {
-                return Some((attempt, held));
-            }
-            let report = attempt.report();
-            let dead = report.was_dead()
-                && attempt.head().is_none()
-                && self.body.is_whole()
-                && connection == Connection::Any;
-            if dead {
-                self.sent_before = true;
-                connection = Connection::Fresh;
-            } else if !report.was_connected() && addresses > 1 {
-                addresses -= 1;
-            } else {
-                return Some((attempt, held));
-            }
-        }
-    }
-
     /// The upstream said no.
     async fn refused(
         mut self: Box<Self>,
@@ -362,104 +328,6 @@ impl<'a> Course<'a> {
                 Step::Served(self.give_up(session, None).await)
             }
         }
-    }
-
-    /// The credential for another attempt, or why there is none. `unsent` says that nothing of the
-    /// last one was sent.
-    fn next(&mut self, unsent: bool) -> Result<Arc<Lease>, Blocked> {
-        let now = Instant::now();
-        let ask = &self.plan.ask;
-        let attempts = u32::try_from(self.tried.len()).unwrap_or(u32::MAX);
-        if self.deadline.is_some_and(|at| at <= now) {
-            return Err(Blocked::RequestTime);
-        }
-        if !unsent {
-            if self.plan.endpoint == Endpoint::Other {
-                return Err(Blocked::NotRepeatable);
-            }
-            if !self.body.is_whole() {
-                return Err(Blocked::BodyNotReplayable);
-            }
-            if ask.previous_response_id.is_some() {
-                return Err(Blocked::PreviousResponseId);
-            }
-        }
-        if attempts >= self.allowed || self.edge.pool.is_full(ask.model.as_deref()) {
-            return Err(Blocked::MaxAttempts);
-        }
-        let lease = self.choose(now).map_err(|_| Blocked::NothingLeft)?;
-        if ask.encrypted_content && !self.same_realm(&lease) {
-            return Err(Blocked::EncryptedContent);
-        }
-        if !self.edge.withdraw(RouteIndex(self.plan.route), now) {
-            return Err(Blocked::RetryBudget);
-        }
-        Ok(lease)
-    }
-
-    /// A credential that has not been tried: the one that a stored response belongs to and no other;
-    /// the one that made a turn's state, if it can be had; else the pool's choice.
-    fn choose(&self, now: Instant) -> Result<Arc<Lease>, Why> {
-        let previous = self.plan.ask.previous_response_id.as_deref();
-        let owner = previous.and_then(|id| self.edge.owners.maker(Thing::Response, id.as_bytes()));
-        if owner.is_some() {
-            return self.ask(owner, now);
-        }
-        let maker = self.plan.turn_state.and_then(|state| state.maker);
-        if let Some(maker) = maker.filter(|maker| !self.tried.contains(maker))
-            && let Ok(lease) = self.ask(Some(maker), now)
-        {
-            return Ok(lease);
-        }
-        self.ask(None, now)
-    }
-
-    fn ask(&self, only: Option<CredentialIndex>, now: Instant) -> Result<Arc<Lease>, Why> {
-        let ask = pool::Ask {
-            route: RouteIndex(self.plan.route),
-            model: self.plan.ask.model.as_deref(),
-            tried: &self.tried,
-            only,
-            session: self.plan.session,
-        };
-        match self.edge.pool.choose(&ask, now) {
-            Choice::Take(lease) => Ok(Arc::new(lease)),
-            Choice::None(why) => Err(why),
-        }
-    }
-
-    /// Whether a turn's state may go to this credential: it is worth nothing to any other.
-    fn keeps_turn_state(&self, lease: &Lease) -> bool {
-        let maker = self.plan.turn_state.and_then(|state| state.maker);
-        match maker {
-            Some(maker) => maker == lease.credential().index(),
-            None => self.tried.len() <= 1,
-        }
-    }
-
-    /// Tells the pool who had no seat and who had one: what each is worth is a matter of contrast.
-    fn settle(&mut self, admitted: Option<CredentialIndex>) {
-        if admitted.is_none() && self.without_seat.is_empty() {
-            return;
-        }
-        let settlement = Settlement {
-            route: RouteIndex(self.plan.route),
-            model: self.plan.ask.model.as_deref(),
-            session: self.plan.session.or(self.plan.peer),
-            refused: &self.without_seat,
-            admitted,
-            began: self.began,
-        };
-        self.edge.pool.settle(&settlement, Instant::now());
-        self.without_seat.clear();
-    }
-
-    fn same_realm(&self, lease: &Lease) -> bool {
-        let realm = &lease.credential().spec().realm;
-        self.tried.iter().all(|tried| {
-            let credential = self.edge.pool.credentials().get(tried.0);
-            credential.is_some_and(|c| c.spec().realm == *realm)
-        })
     }
 
     fn learn(
@@ -551,56 +419,6 @@ impl<'a> Course<'a> {
         match delivery.end {
             End::Whole | End::Failed => Served::Whole,
             End::Truncated | End::ClientGone => Served::Broken,
-        }
-    }
-
-    fn task(&self, upstream: &Arc<Upstream>, lease: &Arc<Lease>, connection: Connection) -> Task {
-        let length = self.body.bytes().len();
-        let framing = match (self.body.is_whole(), length) {
-            (true, 0) => Framing::Empty,
-            (true, length) => Framing::Length(length),
-            (false, _) => Framing::AsCame,
-        };
-        Task {
-            upstream: upstream.clone(),
-            lease: lease.clone(),
-            below: self.plan.below.clone(),
-            query: self.plan.query.clone(),
-            framing,
-            plain: true,
-            keeps_turn_state: self.keeps_turn_state(lease),
-            connection,
-            report: Arc::new(Report::default()),
-        }
-    }
-
-    fn purpose(&self, upstream: &Upstream) -> Purpose {
-        Purpose {
-            endpoint: self.plan.endpoint,
-            dialect: upstream.spec.dialect,
-            streamed: self.plan.ask.stream,
-            head_only: self.plan.head_only,
-            max_bytes: self.edge.policy.hold.max_bytes,
-            memory: self.edge.memory.clone(),
-        }
-    }
-
-    fn times(&self, upstream: &Upstream) -> Times {
-        let spec = &upstream.spec;
-        let head = match self.plan.ask.stream {
-            true => spec.header_timeout,
-            false => spec.non_stream_timeout,
-        };
-        let hold = self
-            .plan
-            .ask
-            .stream
-            .then_some(self.edge.policy.hold.max_time);
-        Times {
-            head: bounded(head),
-            hold: Some(bounded(hold.unwrap_or(spec.non_stream_timeout))),
-            request: self.deadline,
-            idle: bounded(spec.idle_timeout),
         }
     }
 }

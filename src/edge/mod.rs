@@ -21,4 +21,5 @@ pub mod serve;
 pub mod spec;
 pub mod state;
 mod tale;
+mod task;
 mod upstream;

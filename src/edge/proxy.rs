@@ -20,12 +20,12 @@ use pingora::{Error, ErrorType};
 
 use crate::admission::policy::Mode;
 
-use super::attempt::Task;
 use super::clean::Clean;
 use super::headers;
 use super::request::{Served, TURN_STATE};
 use super::state::Edge;
 use super::tale::Tale;
+use super::task::Task;
 
 /// What is given to bytes that were delivered before their stream is reset.
 const FLUSH: std::time::Duration = std::time::Duration::from_millis(20);
