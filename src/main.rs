@@ -2,21 +2,23 @@
 //!
 //! Exit codes: 0 good, 1 it could not be done, 2 the configuration or the command line is bad.
 
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
+
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use berth::config::{self, Config};
-use berth::edge::serve::{Serving, first_look_up, serve};
-use berth::edge::state::{Edge, Parts};
-use berth::observe::audit::Audit;
-use berth::observe::trail::Trail;
-use berth::pool::read_secret;
+use berth::config;
+use berth::edge::serve::{first_look_up, serve};
+use berth::start::assemble;
 use clap::{Parser, Subcommand};
-use secrecy::ExposeSecret;
 
 /// An edge load balancer for AI APIs that fails over before the first word.
 #[derive(Parser)]
@@ -42,6 +44,12 @@ enum Command {
     },
     /// Print the JSON Schema of the configuration.
     Schema,
+    /// No configuration, no keys: meet every kind of refusal, and see what a client sees.
+    Demo {
+        /// Go on serving afterwards, and print the URLs.
+        #[arg(long)]
+        serve: bool,
+    },
     /// The simulated upstream alone, scripted per credential.
     Sim {
         /// Where to listen.
@@ -63,6 +71,10 @@ fn main() -> ExitCode {
                 .write_all(schema.as_bytes())
                 .map_err(|e| e.to_string())
         }
+        Command::Demo { serve } => match berth::demo::run(serve) {
+            Ok(code) => return code,
+            Err(problem) => Err(problem),
+        },
         Command::Sim { listen, program } => sim(listen, program.as_deref()),
     };
     match done {
@@ -98,8 +110,7 @@ fn check(path: &Path) -> ExitCode {
 }
 
 fn run(path: &Path) -> Result<(), String> {
-    let default = env_logger::Env::default().default_filter_or("info,pingora_core=warn");
-    env_logger::Builder::from_env(default).init();
+    berth::observe::log::start();
     let config = match config::load(path) {
         Ok(config) => config,
         Err(problems) => {
@@ -109,50 +120,7 @@ fn run(path: &Path) -> Result<(), String> {
     };
     let (edge, serving) = assemble(config)?;
     first_look_up(&edge, Duration::from_secs(5));
-    for address in &serving.listeners {
-        log::info!(
-            "serving on http://{address}; admin on http://{}",
-            serving.admin
-        );
-    }
     serve(edge, &serving).map_err(|e| e.to_string())
-}
-
-/// Puts the process together from its configuration.
-fn assemble(config: Config) -> Result<(Arc<Edge>, Serving), String> {
-    let now = Instant::now();
-    let audit = match &config.audit {
-        Some(spec) => Audit::to_file(spec).map_err(|e| e.to_string())?,
-        None => Audit::to_log().map_err(|e| e.to_string())?,
-    };
-    let trail = Arc::new(Trail::new(audit, now).map_err(|e| e.to_string())?);
-    let admin = config.admin.ok_or("the configuration has no admin port")?;
-    let token = match &admin.token {
-        None => None,
-        Some(source) => {
-            let secret = read_secret(source).map_err(|e| format!("admin.token: {e}"))?;
-            Some(secret.expose_secret().as_bytes().to_vec())
-        }
-    };
-    let warnings = config.warnings.iter().map(ToString::to_string).collect();
-    let parts = Parts {
-        upstreams: config.upstreams,
-        credentials: config.credentials,
-        routes: config.routes,
-        policy: config.policy,
-        limits: config.limits,
-        disclose: config.disclose,
-        warnings,
-    };
-    let edge = Edge::new(parts, trail, now).map_err(|e| e.to_string())?;
-    let serving = Serving {
-        listeners: config.listeners.iter().map(|l| l.address).collect(),
-        admin: admin.address,
-        token,
-        threads: config.process.threads,
-        stop_timeout: config.process.stop_timeout,
-    };
-    Ok((Arc::new(edge), serving))
 }
 
 fn sim(listen: SocketAddr, program: Option<&Path>) -> Result<(), String> {

@@ -63,7 +63,7 @@ fn main() {
 
 fn trial(case: Case, report: Arc<Report>, machine: Arc<RwLock<()>>) -> Trial {
     let name = format!("{}/{}", case.group, case.name());
-    if later::reason(&case.group).is_some() {
+    if later::reason(&case.group, &case.id).is_some() {
         report.note(
             &case,
             report::Result::Later,
@@ -171,7 +171,7 @@ fn self_tests(cases: &[Case]) -> Vec<Trial> {
         // What is not built yet is refused by `check`, as it should be.
         for case in all
             .iter()
-            .filter(|case| later::reason(&case.group).is_none())
+            .filter(|case| later::reason(&case.group, &case.id).is_none())
         {
             let config = config::build(case, 0, &at, &std::env::temp_dir())?;
             if let Err(problems) = berth::config::parse("berth.yaml", &format!("{config:#}")) {

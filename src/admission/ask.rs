@@ -14,9 +14,9 @@ use super::coding::Coding;
 /// The longest model name that berth knows by name, bytes. Chosen: twice the longest in use.
 pub const LONGEST_MODEL: usize = 128;
 
-/// What is decoded of a compressed request to find its fields, bytes. Chosen: twice the largest
-/// request that agents have been seen to send.
-const LARGEST_DECODED: u64 = 128 * 1024 * 1024;
+/// What is decoded of a compressed request to find its fields, bytes. Chosen: half as
+/// much again as the largest request that agents have been seen to send.
+const LARGEST_DECODED: u64 = 64 * 1024 * 1024;
 
 /// What a request asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

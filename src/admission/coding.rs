@@ -23,8 +23,9 @@ pub enum Coding {
     Zstd,
 }
 
-/// What a piece may decode to, bytes. Chosen: a thousandfold of what one read returns.
-const LARGEST_PIECE: usize = 64 * 1024 * 1024;
+/// What a piece may decode to, bytes. Chosen: a hundredfold of what one read returns; text packs to a
+/// tenth.
+const LARGEST_PIECE: usize = 8 * 1024 * 1024;
 
 /// zstd's window, log2 bytes: 8 MiB, which RFC 8878 asks every decoder to support.
 const ZSTD_WINDOW: u32 = 23;

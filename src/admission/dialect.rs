@@ -40,7 +40,7 @@ impl Endpoint {
             ("POST", "messages/count_tokens" | "embeddings") => Endpoint::Document,
             ("GET", "models") => Endpoint::Models,
             ("GET", other) => match other.strip_prefix("models/") {
-                Some(name) if !name.is_empty() => Endpoint::Models,
+                Some(name) if !name.is_empty() && !name.contains('/') => Endpoint::Models,
                 _ => Endpoint::Other,
             },
             _ => Endpoint::Other,

@@ -17,6 +17,8 @@ pub struct Facts {
     pub kind: Option<String>,
     /// The error's message; at most 1,024 bytes.
     pub message: Option<String>,
+    /// The message is all there was: text, or a page.
+    pub is_text: bool,
     /// An HTTP status that the error itself states.
     pub status: Option<u16>,
     /// When a quota resets, seconds since 1970 by the upstream's clock.
@@ -56,6 +58,7 @@ impl Facts {
         let start = body.get(..1024).unwrap_or(body);
         Facts {
             message: Some(String::from_utf8_lossy(start).into_owned()),
+            is_text: true,
             ..Facts::default()
         }
     }
@@ -71,8 +74,14 @@ impl Facts {
     /// The facts of a body under a 2xx, if it reports a failure.
     pub fn of_failed_document(body: &[u8]) -> Option<Facts> {
         let object = Object::parse(body)?;
-        let failed = text(object.status).is_some_and(|status| status == "failed");
-        (failed || says_something(object.error)).then(|| Facts::of(&object))
+        let failed = |object: &Object<'_>| {
+            text(object.status).is_some_and(|status| status == "failed")
+                || says_something(object.error)
+        };
+        let flat = object.kind().is_some_and(|kind| kind == "error");
+        let detail = Object::of(object.detail).is_some_and(|detail| text(detail.code).is_some());
+        let response = Object::of(object.response).is_some_and(|response| failed(&response));
+        (failed(&object) || flat || detail || response).then(|| Facts::of(&object))
     }
 
     fn says_nothing(&self) -> bool {
@@ -114,6 +123,11 @@ impl Facts {
             self.retry_after = error.headers.and_then(|raw| header(raw, "retry-after"));
         }
     }
+}
+
+/// The `id` of a document.
+pub fn id_of_document(body: &[u8]) -> Option<String> {
+    Object::parse(body).and_then(|object| text(object.id))
 }
 
 /// A header inside an error's `headers` object, its value a string or a number.

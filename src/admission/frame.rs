@@ -38,15 +38,21 @@ pub fn meaning(endpoint: Endpoint, event: &Event<'_>) -> Meaning {
     let name = event.name.and_then(|n| std::str::from_utf8(n).ok());
     let Some(object) = Object::parse(data) else {
         return match name {
-            Some("error") => failed(Facts::of_text(data)),
+            Some("error" | "response.failed") => failed(Facts::of_text(data)),
             _ => Meaning::Output,
         };
     };
     let kind = object.kind();
-    match kind.as_deref().or(name) {
+    // Whichever of the two says that it failed is believed.
+    let fails = |name: &&str| matches!(*name, "error" | "response.failed");
+    match name.filter(fails).or(kind.as_deref()).or(name) {
         Some("error") if endpoint == Endpoint::Responses => Meaning::Error(Facts::of(&object)),
         Some("error") => failed(Facts::of(&object)),
         Some("response.failed") => Meaning::Failed {
+            facts: Facts::of(&object),
+            output: reports_output(&object),
+        },
+        Some(kind) if is_terminal(kind) && response_failed(&object) => Meaning::Failed {
             facts: Facts::of(&object),
             output: reports_output(&object),
         },
@@ -105,6 +111,14 @@ fn reports_failure(object: &Object<'_>) -> bool {
     says_something(object.error)
         || says_something(object.detail)
         || text(object.code).is_some_and(|code| !code.is_empty())
+        || number(object.code).is_some_and(|code| code >= 400.0)
+}
+
+/// Whether a terminal event carries a response that has failed, whatever the event is called.
+fn response_failed(object: &Object<'_>) -> bool {
+    Object::of(object.response).is_some_and(|response| {
+        says_something(response.error) || text(response.status).is_some_and(|s| s == "failed")
+    })
 }
 
 fn reports_output(object: &Object<'_>) -> bool {

@@ -114,6 +114,7 @@ pub struct Gate {
     held_bytes: usize,
     held_frames: usize,
     max_bytes: usize,
+    streamed: bool,
 }
 
 #[derive(Debug)]
@@ -154,7 +155,8 @@ impl Gate {
             },
             _ if endpoint == Endpoint::Other => Reader::Nothing,
             Media::Stream => Reader::Frames(Frames::default()),
-            Media::Json => Reader::Document { page: false },
+            // A stream under the wrong name is still one.
+            Media::Json => Reader::Sniffing,
             Media::Page => Reader::Document { page: true },
             Media::Unstated => Reader::Sniffing,
             Media::Other if streamed => Reader::Sniffing,
@@ -174,6 +176,7 @@ impl Gate {
             held_bytes: 0,
             held_frames: 0,
             max_bytes,
+            streamed,
         };
         (gate, step)
     }
@@ -201,13 +204,19 @@ impl Gate {
         };
         match step {
             Step::Hold | Step::AwaitTerminal if self.held_bytes > self.max_bytes => {
-                if self.head.status >= 400 {
-                    self.refuse_document()
-                } else {
-                    Step::Commit(CommitReason::HoldLimit)
-                }
+                self.limit_reached()
             }
             step => step,
+        }
+    }
+
+    /// No more can be held. An error is one by its status, however long it is; anything else is let
+    /// go.
+    pub fn limit_reached(&mut self) -> Step {
+        if self.head.status >= 400 {
+            self.refuse_document()
+        } else {
+            Step::Commit(CommitReason::HoldLimit)
         }
     }
 
@@ -273,6 +282,9 @@ impl Gate {
             None => return,
             Some(b'{' | b'[') => Reader::Document { page: false },
             Some(b'<') => Reader::Document { page: true },
+            Some(first) if self.head.media == Media::Json && !b":dei".contains(&first) => {
+                Reader::Document { page: false }
+            }
             Some(_) => Reader::Frames(Frames::default()),
         };
     }
@@ -282,10 +294,28 @@ impl Gate {
         if self.head.status >= 400 || page {
             return self.refuse_document();
         }
-        match Facts::of_failed_document(&self.held.concat()) {
+        let body = self.held.concat();
+        match Facts::of_failed_document(&body) {
             Some(facts) => self.refuse(facts, Shape::Json200, self.head.status),
+            None if !self.is_whole(&body) => Step::Refuse(Box::new(Refusal {
+                ruling: Ruling {
+                    verdict: super::Verdict::Transient,
+                    rule: "broken_document",
+                },
+                shape: Shape::Json200,
+                facts: Facts::default(),
+            })),
             None => Step::Commit(CommitReason::Complete),
         }
+    }
+
+    /// Whether a body is a whole answer: JSON to its last bracket, and something at all.
+    fn is_whole(&self, body: &[u8]) -> bool {
+        let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
+        if matches!(self.reader, Reader::Sniffing) {
+            return self.endpoint == Endpoint::Models && !self.streamed;
+        }
+        serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok()
     }
 
     fn refuse_document(&mut self) -> Step {
@@ -338,7 +368,11 @@ pub fn refusal(
     spent: bool,
 ) -> Refusal {
     let ruling = rule_on(&Evidence {
-        status: facts.status.unwrap_or(status),
+        // Inside a 2xx an error may state its status; a real one is not overruled by words.
+        status: match (status, facts.status) {
+            (200..=299, Some(stated)) => stated,
+            (status, _) => status,
+        },
         dialect,
         code: facts.code.as_deref(),
         kind: facts.kind.as_deref(),
@@ -425,10 +459,10 @@ impl Frames {
 /// An error body is JSON, an event stream of one event, or text.
 fn facts_of_error(body: &[u8]) -> Facts {
     let start = body.trim_ascii_start();
-    if start.starts_with(b"event:") || start.starts_with(b"data:") {
-        if let Some(data) = Event::read(start, false).data {
-            return Facts::of_error_body(&data);
-        }
+    if (start.starts_with(b"event:") || start.starts_with(b"data:"))
+        && let Some(data) = Event::read(start, false).data
+    {
+        return Facts::of_error_body(&data);
     }
     Facts::of_error_body(body)
 }

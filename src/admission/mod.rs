@@ -3,6 +3,12 @@
 //! Nothing in this folder does I/O, has a clock of its own or imports a sibling: bytes and times come
 //! in, decisions go out. `edge` feeds it and acts on what it says.
 
+// What is disallowed, and why: clippy.toml.
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::disallowed_types)
+)]
+
 pub mod ask;
 pub mod coding;
 pub mod dialect;

@@ -50,10 +50,10 @@ pub fn stated(
     if let Some(after) = body {
         return Some(reset(after));
     }
-    if verdict == Verdict::Quota {
-        if let Some(after) = headers.and_then(spent_window) {
-            return Some(reset(after));
-        }
+    if verdict == Verdict::Quota
+        && let Some(after) = headers.and_then(|h| spent_window(h).or(unified_reset(h, clock)))
+    {
+        return Some(reset(after));
     }
     headers
         .and_then(|h| retry_after(h, clock))
@@ -65,7 +65,23 @@ pub fn stated(
 
 /// Whether a head says that a window of a quota is used up.
 pub fn says_spent(headers: &HeaderMap) -> bool {
-    spent_window(headers).is_some()
+    spent_window(headers).is_some() || unified_is_spent(headers)
+}
+
+/// Anthropic's subscriptions have one allowance; "rejected" says that it is used up.
+fn unified_is_spent(headers: &HeaderMap) -> bool {
+    headers
+        .get("anthropic-ratelimit-unified-status")
+        .is_some_and(|status| status == "rejected")
+}
+
+/// When that allowance comes back: a Unix time in seconds.
+fn unified_reset(headers: &HeaderMap, clock: SystemTime) -> Option<Duration> {
+    if !unified_is_spent(headers) {
+        return None;
+    }
+    let reset = headers.get("anthropic-ratelimit-unified-reset")?;
+    until(epoch(reset.to_str().ok()?.trim().parse().ok()?)?, clock)
 }
 
 /// `retry-after-ms`, else the longest `retry-after`.
@@ -283,6 +299,15 @@ mod tests {
             ("x-codex-primary-reset-after-seconds", "90"),
         ];
         assert_eq!(wait(Verdict::Quota, &window, "{}"), Some(90.0));
+        let mut unified = [
+            ("anthropic-ratelimit-unified-status", "rejected"),
+            ("anthropic-ratelimit-unified-reset", "1800000030"),
+        ];
+        assert!(says_spent(&head(&unified)));
+        assert_eq!(wait(Verdict::Quota, &unified, "{}"), Some(30.0));
+        unified[0].1 = "allowed";
+        assert!(!says_spent(&head(&unified)));
+        assert_eq!(wait(Verdict::Quota, &unified, "{}"), None);
     }
 
     #[test]

@@ -52,9 +52,11 @@ pub struct When {
     pub word: &'static [&'static str],
     /// Beginnings of a message, lower case, white space folded.
     pub message_prefix: &'static [&'static str],
-    /// Words of a message, lower case. Only for rules whose mistake costs the one who wrote the
-    /// words: a model's name may stand before them.
+    /// Words of a message, lower case, for where a model's name may stand before them. A message may
+    /// quote the request, so a rule that uses them also says how the message begins.
     pub message_contains: &'static [&'static str],
+    /// Whole messages, lower case.
+    pub message_is: &'static [&'static str],
     /// A page for people.
     pub page: Option<bool>,
     /// A spent quota.
@@ -98,6 +100,7 @@ impl When {
             && (self.word.is_empty() || self.word.iter().any(word))
             && (self.message_prefix.is_empty() || self.message_prefix.iter().any(prefix))
             && (self.message_contains.is_empty() || self.message_contains.iter().any(contains))
+            && (self.message_is.is_empty() || message.is_some_and(|m| self.message_is.contains(&m)))
             && self.page.is_none_or(|page| page == evidence.page)
             && self.spent.is_none_or(|spent| spent == evidence.spent)
     }
@@ -146,6 +149,12 @@ pub static BUILT_IN: Lazy<Vec<Rule>> = Lazy::new(|| {
                 "content_filter",
                 "inference_hook_denied",
             ]),
+        ),
+        // Anthropic has no code for it.
+        rule(
+            "policy_message",
+            Verdict::Policy,
+            says(&["output blocked by content filtering policy"]),
         ),
         rule(
             "state",
@@ -238,8 +247,15 @@ pub static BUILT_IN: Lazy<Vec<Rule>> = Lazy::new(|| {
                 "the model is overloaded",
                 "that model is currently overloaded",
                 "the engine is currently overloaded",
-                "overloaded",
             ]),
+        ),
+        rule(
+            "capacity_word",
+            Verdict::Capacity,
+            When {
+                message_is: &["overloaded", "overloaded."],
+                ..When::default()
+            },
         ),
         rule(
             "unsupported",
@@ -255,11 +271,23 @@ pub static BUILT_IN: Lazy<Vec<Rule>> = Lazy::new(|| {
             Verdict::ModelUnsupported,
             When {
                 status: &[(400, 400), (404, 404)],
+                message_prefix: &["the ", "this model ", "model "],
                 message_contains: &[
                     "model is not supported",
                     "model not found",
                     "does not exist or you do not have access",
                 ],
+                ..When::default()
+            },
+        ),
+        // Anthropic's "model: NAME", which has no code either.
+        rule(
+            "unsupported_not_found",
+            Verdict::ModelUnsupported,
+            When {
+                status: &[(404, 404)],
+                word: &["not_found_error"],
+                message_prefix: &["model:"],
                 ..When::default()
             },
         ),
@@ -377,6 +405,13 @@ mod tests {
             (402, "", "", "", Verdict::Deactivated),
             (404, "model_not_found", "", "", Verdict::ModelUnsupported),
             (
+                404,
+                "",
+                "not_found_error",
+                "model: claude-x",
+                Verdict::ModelUnsupported,
+            ),
+            (
                 400,
                 "",
                 "",
@@ -397,7 +432,28 @@ mod tests {
                 at_capacity,
                 Verdict::ClientError,
             ),
+            (
+                404,
+                "",
+                "not_found_error",
+                "model: claude-x",
+                Verdict::ModelUnsupported,
+            ),
+            (
+                404,
+                "",
+                "not_found_error",
+                "Not found",
+                Verdict::ClientError,
+            ),
             (403, "cyber_policy", "", "", Verdict::Policy),
+            (
+                400,
+                "",
+                "invalid_request_error",
+                "Output blocked by content filtering policy",
+                Verdict::Policy,
+            ),
             (403, "", "forbidden", "Forbidden", Verdict::Forbidden),
             (400, "invalid_encrypted_content", "", "", Verdict::State),
             (408, "", "", "", Verdict::Transient),
@@ -412,8 +468,18 @@ mod tests {
 
     #[test]
     fn a_message_that_quotes_a_refusal_is_none() {
-        let quoting = "Invalid value: 'Selected model is at capacity'";
-        assert_eq!(verdict(400, "", "", quoting), Verdict::ClientError);
+        for quoting in [
+            "Invalid value: 'Selected model is at capacity'",
+            "Unknown parameter: 'model not found'.",
+            "Overloaded function names are not allowed.",
+        ] {
+            assert_eq!(
+                verdict(400, "", "", quoting),
+                Verdict::ClientError,
+                "{quoting}"
+            );
+        }
+        assert_eq!(verdict(400, "", "", "Overloaded"), Verdict::Capacity);
     }
 
     #[test]

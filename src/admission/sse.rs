@@ -186,8 +186,11 @@ mod tests {
         frames
     }
 
+    /// A frame's name and data.
+    type Said = (Option<Vec<u8>>, Option<Vec<u8>>);
+
     /// What the frames say, which is what must not depend on the cuts.
-    fn said(frames: &[Vec<u8>]) -> Vec<(Option<Vec<u8>>, Option<Vec<u8>>)> {
+    fn said(frames: &[Vec<u8>]) -> Vec<Said> {
         let read = |(i, f): (usize, &Vec<u8>)| {
             let event = Event::read(f, i == 0);
             (

@@ -236,6 +236,11 @@ impl Stream {
         !self.frames
     }
 
+    /// The response's id, where one was named.
+    pub fn response_id(&self) -> Option<&str> {
+        self.response_id.as_deref()
+    }
+
     /// The tokens that the answer reported.
     pub fn usage(&self) -> Usage {
         self.usage
@@ -314,10 +319,6 @@ impl Stream {
         self.usage.add(&object, response.as_ref());
         let kind = object.kind();
         let kind = kind.as_deref().or(name);
-        if kind.is_some_and(|kind| is_terminal(kind) && kind != "response.failed") {
-            self.finish();
-            return;
-        }
         match meaning(self.endpoint, &event) {
             Meaning::Failed { facts, .. } => {
                 let facts = match std::mem::replace(&mut self.state, State::Open) {
@@ -333,7 +334,9 @@ impl Stream {
                 };
             }
             Meaning::Neutral | Meaning::Output => {
-                if self.endpoint == Endpoint::Chat && super::kind::has_finish_reason(frame) {
+                let chat_ends =
+                    self.endpoint == Endpoint::Chat && super::kind::has_finish_reason(frame);
+                if chat_ends || kind.is_some_and(is_terminal) {
                     self.finish();
                 }
             }

@@ -99,7 +99,9 @@ pub fn load(path: &Path) -> Result<Config, Problems> {
     let most = yaml::MAX_FILE as u64 + 1;
     let read = File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes));
     if let Err(error) = read {
-        return fail(format!("the file cannot be read: {error}"));
+        return fail(format!(
+            "the file cannot be read: {error}; give the path of a configuration file that berth's user may read"
+        ));
     }
     match std::str::from_utf8(&bytes) {
         Ok(text) => parse(&name, text),

@@ -11,10 +11,11 @@
 //! left and a limit have in common. [`Attempt::hold`] decides; `delivery` takes over from there. An
 //! attempt that has been committed is consumed, so failing over after output does not compile.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -23,13 +24,14 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::HttpTask;
 use pingora::proxy::Session;
 use pingora::proxy::subrequest::{BodyMode, Ctx as SubrequestCtx};
+use pingora::{ErrorSource, ErrorType, RetryType};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
 
 use crate::admission::coding::Decoder;
 use crate::admission::gate::{CommitReason, Gate, Refusal, Step, TERMINAL_WAIT};
 use crate::admission::{Dialect, Endpoint};
-use crate::pool::Lease;
+use crate::pool::{Lease, MemoryBudget, Reservation};
 
 use super::body::{BodyFault, Next, Source};
 use super::head::{self, Head};
@@ -50,6 +52,8 @@ pub struct Task {
     pub framing: Framing,
     /// Ask for an answer without content coding.
     pub plain: bool,
+    /// The state of a turn goes along.
+    pub keeps_turn_state: bool,
     /// Which connection may be used.
     pub connection: Connection,
     /// What happened on the way.
@@ -61,6 +65,8 @@ pub struct Task {
 pub struct Report {
     connected: AtomicBool,
     reused: AtomicBool,
+    dead: AtomicBool,
+    clients: AtomicBool,
     failure: OnceLock<String>,
 }
 
@@ -73,6 +79,12 @@ impl Report {
 
     /// The attempt failed.
     pub fn failed(&self, error: &pingora::Error) {
+        if *error.esource() == ErrorSource::Downstream {
+            self.clients.store(true, Ordering::Relaxed);
+        }
+        if read_nothing(error) {
+            self.dead.store(true, Ordering::Relaxed);
+        }
         let _ = self.failure.set(format!("{:?}", error.etype()));
     }
 
@@ -81,9 +93,14 @@ impl Report {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Whether the connection had been used before.
-    pub fn was_reused(&self) -> bool {
-        self.reused.load(Ordering::Relaxed)
+    /// Whether a pooled connection turned out to be dead: used before, and closed without a byte.
+    pub fn was_dead(&self) -> bool {
+        self.reused.load(Ordering::Relaxed) && self.dead.load(Ordering::Relaxed)
+    }
+
+    /// Whether the request itself is what could not be sent.
+    pub fn was_the_clients(&self) -> bool {
+        self.clients.load(Ordering::Relaxed)
     }
 
     /// pingora's name for the failure.
@@ -92,8 +109,31 @@ impl Report {
     }
 }
 
+/// How long a piece of a request's body may wait for the upstream, or for the client that streams it.
+/// Chosen: who moves not a byte for a minute is gone.
+const STALLED: Duration = Duration::from_secs(60);
+
+/// Whether an error says that not a byte of an answer was read. pingora tells it in words only.
+fn read_nothing(error: &pingora::Error) -> bool {
+    let context = error
+        .context
+        .as_ref()
+        .map_or("", |context| context.as_str());
+    match error.etype() {
+        ErrorType::WriteError => true,
+        ErrorType::ConnectionClosed | ErrorType::ReadError => {
+            context.contains("bytes already read: 0")
+        }
+        ErrorType::H2Error => matches!(
+            error.retry,
+            RetryType::ReusedOnly | RetryType::Decided(true)
+        ),
+        _ => false,
+    }
+}
+
 /// What an attempt is for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Purpose {
     /// The request's endpoint.
     pub endpoint: Endpoint,
@@ -105,6 +145,8 @@ pub struct Purpose {
     pub head_only: bool,
     /// `hold.max_bytes`.
     pub max_bytes: usize,
+    /// Held bytes of all requests.
+    pub memory: MemoryBudget,
 }
 
 /// The times of an attempt.
@@ -139,6 +181,8 @@ pub enum Held {
 
 /// What an attempt is doing.
 pub(super) enum Event {
+    /// The last byte of the request has been handed on: times begin to count.
+    Sent,
     /// The answer's head.
     Head(Box<ResponseHeader>),
     /// A piece of its body; `true` says that it is the last.
@@ -159,7 +203,10 @@ pub(super) enum Event {
 pub struct Attempt {
     run: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     tasks: mpsc::Receiver<HttpTask>,
-    body: Option<mpsc::Sender<HttpTask>>,
+    /// Kept to the end: without it the subrequest takes its client for gone.
+    body: mpsc::Sender<HttpTask>,
+    /// The upstream takes no more of the body.
+    refused_body: bool,
     /// Resolves when the upstream is there to take a body: not a byte of it is handed on before.
     wanted: Option<oneshot::Receiver<()>>,
     source: Source,
@@ -167,9 +214,13 @@ pub struct Attempt {
     purpose: Purpose,
     times: Times,
     started: Instant,
+    /// When the last piece of the body was handed on.
+    progressed: Instant,
     sent: Option<Instant>,
     report: Arc<Report>,
-    pub(super) held: Option<Holding>,
+    held: Option<Holding>,
+    /// The held bytes' share of the memory.
+    share: Option<Reservation>,
     /// The upstream ended the answer, cleanly.
     pub(super) ended: bool,
     pub(super) trailers: Option<Box<HeaderMap>>,
@@ -206,16 +257,19 @@ impl Attempt {
         Some(Attempt {
             run: Some(Box::pin(prepared.run())),
             tasks: handle.rx,
-            body: (mode == BodyMode::ExpectBody).then_some(handle.tx),
+            body: handle.tx,
+            refused_body: mode == BodyMode::NoBody,
             wanted: Some(handle.subreq_wants_body),
             source,
             timer: Box::pin(tokio::time::sleep(Duration::from_secs(3600))),
-            purpose,
             times,
             started,
+            progressed: started,
             sent: (mode == BodyMode::NoBody).then_some(started),
             report,
             held: None,
+            share: purpose.memory.reserve(0),
+            purpose,
             ended: false,
             trailers: None,
         })
@@ -228,6 +282,7 @@ impl Attempt {
         loop {
             let deadline = earliest([terminal, self.deadline()]);
             let step = match self.next(session, deadline).await {
+                Event::Sent => Step::Hold,
                 // An answer before there is a connection is pingora's own, not the upstream's.
                 Event::Head(_) if !self.report.was_connected() => return Held::Broken,
                 Event::Head(head) => self.open(head),
@@ -252,6 +307,10 @@ impl Attempt {
                     Some(held) => held.gate.give_up_waiting(),
                     None => Step::Hold,
                 },
+                // The body may have gone on meanwhile.
+                Event::Deadline if self.deadline().is_some_and(|at| at > Instant::now()) => {
+                    Step::Hold
+                }
                 Event::Deadline => return Held::Expired,
             };
             match step {
@@ -292,8 +351,31 @@ impl Attempt {
     }
 
     /// What it is for.
-    pub(super) fn purpose(&self) -> Purpose {
-        self.purpose
+    pub(super) fn purpose(&self) -> &Purpose {
+        &self.purpose
+    }
+
+    /// Takes what is held, to be let go: its share of the memory is free for others.
+    pub(super) fn release(&mut self) -> Option<Holding> {
+        self.share = None;
+        self.held.take()
+    }
+
+    /// The attempt is over. Where its answer has been read to the end, pingora is let finish, so that
+    /// the connection can be used again.
+    pub async fn retire(mut self) {
+        let Some(mut run) = self.run.take().filter(|_| self.ended) else {
+            return;
+        };
+        let done = poll_fn(|context| Poll::Ready(run.as_mut().poll(context).is_ready())).await;
+        if !done {
+            // Something is still going up: it ends by itself, or within this time.
+            let rest = async move {
+                let _ = tokio::time::timeout(Duration::from_secs(1), run).await;
+                drop(self);
+            };
+            tokio::spawn(rest);
+        }
     }
 
     /// Its times.
@@ -315,9 +397,8 @@ impl Attempt {
                     self.timer.as_mut().reset(deadline);
                 }
             }
-            let feeding = self.body.is_some() && self.wanted.is_none() && !self.source.is_done();
+            let feeding = !self.refused_body && self.wanted.is_none() && !self.source.is_done();
             let from_client = feeding && self.source.wants_client();
-            let mut no_more = false;
             tokio::select! {
                 biased;
                 task = self.tasks.recv() => match task {
@@ -342,22 +423,29 @@ impl Attempt {
                 },
                 () = run(&mut self.run), if self.run.is_some() => self.run = None,
                 () = wanted(&mut self.wanted), if self.wanted.is_some() => self.wanted = None,
-                permit = reserve(&self.body), if feeding && !from_client => match permit {
-                    Some(permit) => {
+                permit = self.body.reserve(), if feeding && !from_client => match permit {
+                    Ok(permit) => {
                         if let Next::Piece(piece, last) = self.source.next() {
                             permit.send(HttpTask::Body(Some(piece), last));
+                            self.progressed = Instant::now();
                             if last {
-                                self.sent = Some(Instant::now());
+                                self.sent = Some(self.progressed);
+                                return Event::Sent;
                             }
                         }
                     }
-                    // The upstream wants no more of it.
-                    None => no_more = true,
+                    Err(_) => self.refused_body = true,
                 },
-                piece = session.downstream_session.read_body_or_idle(!from_client) => {
+                // While a body is still to come, its bytes are not taken for a next request.
+                piece = session.downstream_session.read_body_or_idle(!from_client),
+                    if from_client || self.source.has_come() => {
                     match piece {
                         Ok(piece) if from_client => {
-                            if let Err(fault) = self.source.feed(piece) {
+                            // Asked once more at its end, pingora would wait for the client to leave.
+                            let done = piece.is_some() && session.is_body_done();
+                            let fed = self.source.feed(piece);
+                            let fed = fed.and_then(|()| if done { self.source.feed(None) } else { Ok(()) });
+                            if let Err(fault) = fed {
                                 return Event::BodyFault(fault);
                             }
                         }
@@ -366,15 +454,15 @@ impl Attempt {
                 },
                 () = self.timer.as_mut(), if deadline.is_some() => return Event::Deadline,
             }
-            if no_more {
-                self.body = None;
-            }
         }
     }
 
     /// The end of the wait for what is to come next.
     fn deadline(&self) -> Option<Instant> {
-        let sent = self.sent?;
+        let Some(sent) = self.sent else {
+            // While the body goes up, every piece has its time.
+            return earliest([Some(self.progressed + STALLED), self.times.request]);
+        };
         let head = self.held.is_none().then(|| sent + self.times.head);
         let hold = self.times.hold.map(|hold| sent + hold);
         earliest([head, earliest([hold, self.times.request])])
@@ -406,8 +494,15 @@ impl Attempt {
             None => Ok(piece.clone()),
             Some(decoder) => decoder.push(piece),
         };
+        let room = match &mut self.share {
+            Some(share) => share.grow(piece.len()).is_ok(),
+            None => false,
+        };
         match decoded {
-            Ok(piece) => held.gate.push(piece),
+            Ok(piece) => match held.gate.push(piece) {
+                Step::Hold | Step::AwaitTerminal if !room => held.gate.limit_reached(),
+                step => step,
+            },
             // A body that is not what it says is no answer: judged as far as it could be read.
             Err(_) => held.gate.end(),
         }
@@ -423,10 +518,10 @@ impl Attempt {
 
     /// The network failed while the answer was held. An error that only lacked its end is one.
     fn broken(&mut self) -> Held {
-        if let Some(held) = &mut self.held {
-            if let Step::Refuse(refusal) = held.gate.give_up_waiting() {
-                return Held::Refused(refusal);
-            }
+        if let Some(held) = &mut self.held
+            && let Step::Refuse(refusal) = held.gate.give_up_waiting()
+        {
+            return Held::Refused(refusal);
         }
         Held::Broken
     }
@@ -448,12 +543,5 @@ async fn wanted(wanted: &mut Option<oneshot::Receiver<()>>) {
     if let Some(wanted) = wanted {
         // An error means that nobody will ask: the attempt ends, or needs no body.
         let _ = wanted.await;
-    }
-}
-
-async fn reserve(pipe: &Option<mpsc::Sender<HttpTask>>) -> Option<mpsc::Permit<'_, HttpTask>> {
-    match pipe {
-        Some(pipe) => pipe.reserve().await.ok(),
-        None => None,
     }
 }

@@ -169,6 +169,11 @@ impl Source {
         self.ended
     }
 
+    /// Whether all of it has come from the client.
+    pub fn has_come(&self) -> bool {
+        self.rest == Rest::Nothing
+    }
+
     /// Whether the next piece has to come from the client.
     pub fn wants_client(&self) -> bool {
         !self.ended && self.bytes.is_empty() && self.rest != Rest::Nothing

@@ -17,7 +17,7 @@ use pingora::prelude::HttpPeer;
 use pingora::proxy::{FailToProxy, Session};
 
 use crate::admission::ask::Ask;
-use crate::admission::coding::{Coding, Decoder};
+use crate::admission::coding::Decoder;
 use crate::admission::gate::{CommitReason, Gate, Refusal, Step};
 use crate::admission::policy::{ClientErrorCode, Mode};
 use crate::admission::retry_after::stated;
@@ -28,16 +28,21 @@ use crate::observe::words::{Outcome, Then};
 use crate::pool::{self, Choice, Lease, RouteIndex, Stated};
 
 use super::answer::{self, Answer};
+use super::body::declared_length;
 use super::head::{self, Head};
 use super::headers::{self, Framing};
 use super::proxy::Ctx;
-use super::request::{Plan, Served, Way};
+use super::request::{Plan, Served, Way, read_ask};
 use super::state::Edge;
 use super::tale::{Ended, Tale, Told, head_is_its_own, upstream_request_id};
 use super::upstream::{Connection, Upstream};
 
-/// What is looked at of a request's body; pingora replays as much.
+/// What is looked at of a request's body; pingora replays as much, and nothing of a body that is more.
 const LOOKED_AT: usize = 64 * 1024;
+
+/// The most that one read gives: a buffer of HTTP/1.1, a frame of HTTP/2.
+const MOST_READ: usize = 64 * 1024;
+const MOST_READ_2: usize = 16 * 1024;
 
 /// A request on the clean path.
 pub struct Clean {
@@ -54,6 +59,8 @@ pub struct Clean {
     watched: Watched,
     max_bytes: usize,
     headers: Option<http::HeaderMap>,
+    /// What was looked at and pingora will not replay.
+    ahead: Option<Bytes>,
 }
 
 /// What an observer has seen so far.
@@ -84,14 +91,21 @@ impl Edge {
         let plan = match self.way(session) {
             Way::Upstream(plan) => plan,
             Way::Answer(_, answer, outcome) => {
-                return answered(self.answer(session, tale, answer, outcome).await);
+                return answered(self.answer_unread(session, tale, answer, outcome).await);
             }
         };
         if let Some(name) = self.route_name(plan.route) {
             tale.route(name);
         }
-        let ask = self.look(session).await?;
-        let plan = plan.with(ask);
+        if declared_length(session).is_some_and(|length| length > self.limits.request_body) {
+            let answer = Answer::too_large(plan.dialect, self.limits.request_body);
+            return answered(
+                self.answer(session, tale, answer, Outcome::ClientError)
+                    .await,
+            );
+        }
+        let (ask, ahead) = self.look(session).await?;
+        let plan = plan.with(session, ask);
         tale.asks(
             plan.ask.model.as_deref(),
             self.session_of(session, &plan.ask),
@@ -101,7 +115,7 @@ impl Edge {
             model: plan.ask.model.as_deref(),
             tried: &[],
             only: None,
-            session: None,
+            session: plan.session,
         };
         let lease = match self.pool.choose(&wanted, Instant::now()) {
             Choice::Take(lease) => lease,
@@ -130,31 +144,39 @@ impl Edge {
             watched: Watched::Nothing,
             max_bytes: self.policy.hold.max_bytes,
             headers: None,
+            ahead,
         }));
         Ok(false)
     }
 
-    /// Reads the beginning of the body, which pingora replays.
-    async fn look(&self, session: &mut Session) -> pingora::Result<Ask> {
+    /// Reads the beginning of the body. pingora replays it, or, where it is more than that, gets it
+    /// in front of the rest: then there always is a rest.
+    async fn look(&self, session: &mut Session) -> pingora::Result<(Ask, Option<Bytes>)> {
         if session.is_body_empty() {
-            return Ok(Ask::default());
+            return Ok((Ask::default(), None));
         }
         if session.req_header().headers.contains_key(header::EXPECT) {
             session.write_continue_response().await?;
         }
         session.enable_retry_buffering();
+        let declared = declared_length(session).filter(|length| *length > LOOKED_AT);
+        let http2 = session.as_downstream().is_http2();
         let mut start = Vec::new();
         while start.len() < LOOKED_AT {
+            let beyond = http2 && start.len() + MOST_READ_2 > LOOKED_AT;
+            let last = declared.is_some_and(|length| length - start.len() <= MOST_READ);
+            if beyond || last {
+                break;
+            }
             match session.as_downstream_mut().read_request_body().await? {
                 Some(piece) => start.extend_from_slice(&piece),
                 None => break,
             }
         }
-        let coding = match session.req_header().headers.get(header::CONTENT_ENCODING) {
-            None => Some(Coding::Identity),
-            Some(name) => Coding::named(name.as_bytes()),
-        };
-        Ok(Ask::of(&start, coding))
+        let start = Bytes::from(start);
+        let ask = read_ask(session, &start).await;
+        let ahead = (start.len() > LOOKED_AT).then_some(start);
+        Ok((ask, ahead))
     }
 }
 
@@ -162,6 +184,14 @@ impl Clean {
     pub(super) fn peer(&self) -> Option<HttpPeer> {
         let credential = self.lease.credential().index();
         self.upstream.peer(credential, Connection::Any)
+    }
+
+    /// A piece of the request's body, on its way up.
+    pub(super) fn piece(&mut self, piece: &mut Option<Bytes>) {
+        if let Some(ahead) = self.ahead.take() {
+            let rest = piece.take().unwrap_or_default();
+            *piece = Some([ahead, rest].concat().into());
+        }
     }
 
     pub(super) fn request(&self, request: &mut RequestHeader) -> pingora::Result<()> {
@@ -219,11 +249,9 @@ impl Clean {
                     None => Step::Commit(CommitReason::Opaque),
                 };
                 self.step(step);
-                if end {
-                    if let Watched::Opening(gate, _) = &mut self.watched {
-                        let step = gate.end();
-                        self.step(step);
-                    }
+                if end && let Watched::Opening(gate, _) = &mut self.watched {
+                    let step = gate.end();
+                    self.step(step);
                 }
             }
             Watched::Stream(stream, decoder) => {
@@ -248,7 +276,9 @@ impl Clean {
             let after = answer::retry_after(None, edge.policy.retry_after);
             let words = ("server_error", "The upstream could not be reached.");
             let answer = Answer::retry(self.plan.dialect, words, after);
-            if let Ok(head) = answer.head() {
+            if let Ok(mut head) = answer.head() {
+                let id = self.tale.id().to_string();
+                let _ = head.insert_header("x-berth-request-id", id);
                 let _ = session.write_response_header(Box::new(head), false).await;
                 let _ = session.write_response_body(Some(answer.body), true).await;
                 self.status = Some(answer.status);
@@ -260,15 +290,13 @@ impl Clean {
         }
     }
 
-    pub(super) fn end(mut self, edge: &Edge, session: &Session, error: Option<&Error>) {
+    pub(super) fn end(mut self, edge: &Edge, error: Option<&Error>) {
         let client_left = error.is_some_and(|e| *e.esource() == pingora::ErrorSource::Downstream);
         let (verdict, refusal) = match (&self.watched, error) {
             _ if client_left => (Verdict::ClientGone, None),
             (Watched::Refused(refusal), _) => (refusal.ruling.verdict, Some(&**refusal)),
             (Watched::Stream(stream, _), _) => after_commit(stream, error),
-            (_, Some(_)) if session.response_written().is_some() => {
-                (Verdict::TruncatedAfterCommit, None)
-            }
+            (_, Some(_)) if self.told.status.is_some() => (Verdict::TruncatedAfterCommit, None),
             (_, Some(_)) => (Verdict::Transport, None),
             (_, None) => (by_status(self.status), None),
         };

@@ -12,11 +12,14 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::HttpTask;
 use pingora::proxy::Session;
 
+use crate::admission::Verdict;
+use crate::admission::facts;
 use crate::admission::gate::{Refusal, TERMINAL_WAIT};
 use crate::admission::policy::ClientErrorCode;
 use crate::admission::rewrite;
 use crate::admission::stream::{Ending, Flow, Stream};
 use crate::admission::usage::Usage;
+use crate::observe::words::Outcome;
 
 use super::attempt::{Attempt, Event, Holding, earliest};
 use super::headers;
@@ -36,6 +39,8 @@ pub struct Delivery {
     pub usage: Usage,
     /// The code that was rewritten, and how often.
     pub rewritten: Option<(&'static str, u64)>,
+    /// The id under which the upstream may have stored the answer.
+    pub response_id: Option<String>,
     /// A terminal frame was added.
     pub synthesised: bool,
     /// The failure that ended the stream.
@@ -53,6 +58,32 @@ pub enum End {
     Truncated,
     /// The client left.
     ClientGone,
+}
+
+impl Delivery {
+    /// How the request ended, by what its attempt came to at commit.
+    pub fn outcome(&self, verdict: Verdict) -> Outcome {
+        match (self.end, verdict) {
+            (End::ClientGone, _) => Outcome::ClientGone,
+            (End::Truncated | End::Failed, _) => Outcome::UpstreamError,
+            (End::Whole, Verdict::Admitted) => Outcome::Ok,
+            (End::Whole, Verdict::ClientError | Verdict::Policy | Verdict::State) => {
+                Outcome::ClientError
+            }
+            (End::Whole, _) => Outcome::UpstreamError,
+        }
+    }
+
+    /// What the attempt came to after its commit, where that is something else.
+    pub fn corrected(&self) -> Option<Verdict> {
+        let failure = self.failure.as_ref().map(|f| f.ruling.verdict);
+        match (self.end, failure) {
+            (End::Whole, _) => None,
+            (End::ClientGone, _) => Some(Verdict::ClientGone),
+            (_, Some(Verdict::Capacity)) => Some(Verdict::CapacityAfterCommit),
+            (End::Failed | End::Truncated, _) => Some(Verdict::TruncatedAfterCommit),
+        }
+    }
 }
 
 /// What berth adds to the head.
@@ -91,21 +122,23 @@ pub async fn deliver(
         mut head,
         gate,
         mut decoder,
-    } = attempt.held.take()?;
-    let purpose = attempt.purpose();
+    } = attempt.release()?;
+    let (endpoint, dialect) = (attempt.purpose().endpoint, attempt.purpose().dialect);
     let frames = gate.reads_frames();
     let mut stream = if frames {
-        Stream::events(purpose.endpoint, purpose.dialect, code.clone())
+        Stream::events(endpoint, dialect, code.clone())
     } else {
-        Stream::opaque(purpose.endpoint, purpose.dialect)
+        Stream::opaque(endpoint, dialect)
     };
     let mut held = gate.into_held();
     let whole = attempt.ended && !frames;
     let mut rewritten = None;
     let mut usage = Usage::default();
+    let mut document_id = None;
     if whole && !held.is_empty() {
         let body = held.concat();
         usage = Usage::of_document(&body);
+        document_id = facts::id_of_document(&body);
         let change = rewrite::document(&body, code);
         rewritten = change.as_ref().map(|c| (c.from, c.places as u64));
         if change.is_some() {
@@ -135,6 +168,7 @@ pub async fn deliver(
         ending = Some(stream.end(&mut out));
     }
     let mut writer = Writer {
+        document_id,
         bytes: 0,
         first: Instant::now(),
     };
@@ -169,11 +203,13 @@ pub async fn deliver(
                     },
                 };
                 flow = stream.pass(piece, &mut out);
+                attempt.ended = is_last;
                 if is_last && flow != Flow::EndNow {
                     ending = Some(stream.end(&mut out));
                 }
             }
             Event::End(trailers) => {
+                attempt.ended = true;
                 attempt.trailers = trailers;
                 ending = Some(stream.end(&mut out));
             }
@@ -194,6 +230,7 @@ pub async fn deliver(
                 break End::Truncated;
             }
             Event::ClientGone => break End::ClientGone,
+            Event::Sent => {}
         }
         let mut tasks = Vec::with_capacity(out.len());
         writer.add(&mut tasks, &mut out);
@@ -215,10 +252,12 @@ pub async fn deliver(
         }
         other => other,
     };
+    attempt.retire().await;
     Some(writer.delivery(end, status, stream, usage, rewritten))
 }
 
 struct Writer {
+    document_id: Option<String>,
     bytes: u64,
     first: Instant,
 }
@@ -253,6 +292,9 @@ impl Writer {
             first_byte: self.first,
             usage,
             rewritten: rewritten.or(stream.rewritten()),
+            response_id: self
+                .document_id
+                .or_else(|| stream.response_id().map(str::to_owned)),
             synthesised: stream.synthesised(),
             failure: stream.failure().cloned(),
         }

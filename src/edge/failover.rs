@@ -10,36 +10,39 @@
 //!     └──────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Whether a request may move is decided in one place ([`Course::may_move`]) and recorded when it may
+//! Whether a request may move is decided in one place ([`Course::next`]) and recorded when it may
 //! not. Nothing of an answer that was dropped reaches the client, except, where nothing is left, the
 //! most retryable refusal of all.
+
+mod last_word;
+mod turn;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use bytes::Bytes;
-use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 
 use crate::admission::gate::{CommitReason, Refusal};
 use crate::admission::policy::{ClientErrorCode, OnHoldTimeout};
 use crate::admission::retry_after::stated;
-use crate::admission::rewrite;
-use crate::admission::verdict::{HoldOut, Switch, Telling, Words};
+use crate::admission::verdict::{HoldOut, Switch, Telling};
 use crate::admission::{Endpoint, Verdict};
 use crate::observe::record::CredentialName;
 use crate::observe::words::{Blocked, Outcome, Then};
-use crate::pool::{self, Choice, CredentialIndex, Lease, NoneReason, RouteIndex, Stated, Why};
+use crate::pool::{self, Choice, CredentialIndex, Lease, RouteIndex, Settlement, Stated, Why};
 
-use super::answer::{self, Answer};
+use super::answer::Answer;
 use super::attempt::{Attempt, Held, Purpose, Report, Task, Times};
 use super::body::Body;
-use super::delivery::{Additions, Delivery, End, bounded, deliver, frame};
-use super::headers::{self, Framing};
-use super::request::{Plan, Served};
+use super::delivery::{Additions, End, bounded, deliver};
+use super::headers::Framing;
+use super::owners::Thing;
+use super::request::{Plan, Served, TURN_STATE};
 use super::state::Edge;
 use super::tale::{Ended, Tale, head_is_its_own};
 use super::upstream::{Connection, Upstream};
+use last_word::Refused;
+use turn::Turn;
 
 /// The course of one request over its attempts.
 struct Course<'a> {
@@ -50,20 +53,19 @@ struct Course<'a> {
     tried: Vec<CredentialIndex>,
     /// The refusal that is answered if nothing is left: of several, the most retryable one.
     refused: Option<Refused>,
+    /// Who had no seat for it, to be told to the pool once it is known who had.
+    without_seat: Vec<pool::Refused>,
+    /// Attempts that this request has.
+    allowed: u32,
+    /// When the last attempt began.
+    began: Instant,
     /// The earliest end that a rate limit stated.
     soonest: Option<Duration>,
     timed_out: bool,
+    /// The request was sent on a connection that turned out to be dead: the work may be done twice.
+    sent_before: bool,
     /// The end of the request's time; none where silence is waited out.
     deadline: Option<Instant>,
-}
-
-/// A refusal, kept for the case that nothing better comes.
-struct Refused {
-    verdict: Verdict,
-    code: Option<String>,
-    message: Option<String>,
-    /// As it came, where it may have to be passed on so.
-    answer: Option<(Box<ResponseHeader>, Vec<Bytes>)>,
 }
 
 /// What follows an attempt.
@@ -92,10 +94,23 @@ impl Edge {
             tale,
             tried: Vec::new(),
             refused: None,
+            without_seat: Vec::new(),
+            allowed: 0,
+            began: now,
             soonest: None,
             timed_out: false,
+            sent_before: false,
             deadline: plan.ask.stream.then(|| now + bounded(time)),
         });
+        match course.turn(session).await {
+            Turn::Go(attempts) => course.allowed = attempts,
+            Turn::Left => {
+                self.finish(course.tale, Outcome::ClientGone);
+                return Served::Broken;
+            }
+            Turn::Full => return course.give_up(session, None).await,
+        }
+        let now = Instant::now();
         let mut lease = match course.choose(now) {
             Ok(lease) => lease,
             Err(why) => return course.give_up(session, Some(why)).await,
@@ -114,6 +129,7 @@ impl<'a> Course<'a> {
     /// One attempt, and what follows from it.
     async fn attempt(mut self: Box<Self>, session: &mut Session, lease: Arc<Lease>) -> Step<'a> {
         self.tried.push(lease.credential().index());
+        self.began = Instant::now();
         let Some(upstream) = self.edge.upstream(lease.credential().index()) else {
             return Step::Served(self.give_up(session, None).await);
         };
@@ -125,6 +141,7 @@ impl<'a> Course<'a> {
         match held {
             Held::Ready(reason) => {
                 self.learn(&lease, Verdict::Admitted, None, None);
+                self.settle(Some(lease.credential().index()));
                 let told = (Verdict::Admitted, None);
                 Step::Served(
                     self.deliver(session, attempt, reason, &name, told, &lease)
@@ -132,6 +149,19 @@ impl<'a> Course<'a> {
                 )
             }
             Held::Refused(refusal) => self.refused(session, attempt, lease, &name, refusal).await,
+            Held::Broken if attempt.report().was_the_clients() => {
+                let ended = Ended {
+                    verdict: Verdict::ClientError,
+                    refusal: None,
+                    then: Then::Answer,
+                    possible_duplicate: false,
+                };
+                self.tale.attempt(&attempt, &name, ended);
+                let message = "This request cannot be sent on: its head is not valid HTTP.";
+                let answer = Answer::client_error(self.plan.dialect, 400, "invalid_head", message);
+                let outcome = Outcome::ClientError;
+                Step::Served(self.edge.answer(session, self.tale, answer, outcome).await)
+            }
             Held::Broken => {
                 self.learn(&lease, Verdict::Transport, None, None);
                 let ended = Ended {
@@ -154,6 +184,9 @@ impl<'a> Course<'a> {
                 let commit = self.edge.policy.on_hold_timeout == OnHoldTimeout::Commit;
                 let next = if late {
                     Err(Blocked::RequestTime)
+                } else if !self.plan.ask.stream {
+                    // The work may be done and paid, and its answer on the way.
+                    Err(Blocked::SentNonStream)
                 } else if self.timed_out || (commit && attempt.head().is_some()) {
                     Err(Blocked::NothingLeft)
                 } else {
@@ -174,6 +207,7 @@ impl<'a> Course<'a> {
                         Step::Again(self, lease_of_next)
                     }
                     Err(_) if attempt.head().is_some() => {
+                        self.settle(Some(lease.credential().index()));
                         let told = (Verdict::Admitted, None);
                         let reason = CommitReason::HoldTimeout;
                         attempt.set_hold(None);
@@ -225,7 +259,7 @@ impl<'a> Course<'a> {
     /// Starts the attempt and holds its answer. A pooled connection that turns out to be dead is
     /// replaced by a fresh one, and an address that does not answer by the next: neither counts.
     async fn connect(
-        &self,
+        &mut self,
         session: &mut Session,
         upstream: &Arc<Upstream>,
         lease: &Arc<Lease>,
@@ -241,11 +275,12 @@ impl<'a> Course<'a> {
                 return Some((attempt, held));
             }
             let report = attempt.report();
-            let dead = report.was_reused()
+            let dead = report.was_dead()
                 && attempt.head().is_none()
                 && self.body.is_whole()
                 && connection == Connection::Any;
             if dead {
+                self.sent_before = true;
                 connection = Connection::Fresh;
             } else if !report.was_connected() && addresses > 1 {
                 addresses -= 1;
@@ -269,6 +304,12 @@ impl<'a> Course<'a> {
         let headers = headers.filter(|_| head_is_its_own(refusal.shape));
         let stated = stated(verdict, &refusal.facts, headers, SystemTime::now());
         self.learn(&lease, verdict, stated, Some(&refusal));
+        if verdict == Verdict::Capacity {
+            self.without_seat.push(pool::Refused {
+                credential: lease.credential().index(),
+                stated: stated.map(|s| s.after),
+            });
+        }
         if matches!(verdict, Verdict::RateLimit | Verdict::Quota) {
             let after = stated.map(|s| s.after).or(default_time(verdict));
             self.soonest = self.soonest.into_iter().chain(after).min();
@@ -289,7 +330,7 @@ impl<'a> Course<'a> {
             verdict,
             refusal: Some(&refusal),
             then: Then::FailOver,
-            possible_duplicate: false,
+            possible_duplicate: self.sent_before,
         };
         self.tale.attempt(&attempt, name, ended);
         if brought_about {
@@ -299,13 +340,14 @@ impl<'a> Course<'a> {
         let answer = if as_it_came {
             attempt.into_refused()
         } else {
+            attempt.retire().await;
             None
         };
         let facts = refusal.facts;
         self.keep(Refused {
             verdict,
             code: facts.code.or(facts.kind),
-            message: facts.message,
+            message: facts.message.filter(|_| !facts.is_text),
             answer,
         });
         self.move_on(session, false).await
@@ -331,9 +373,6 @@ impl<'a> Course<'a> {
         if self.deadline.is_some_and(|at| at <= now) {
             return Err(Blocked::RequestTime);
         }
-        if attempts >= self.edge.policy.max_attempts.get() {
-            return Err(Blocked::MaxAttempts);
-        }
         if !unsent {
             if self.plan.endpoint == Endpoint::Other {
                 return Err(Blocked::NotRepeatable);
@@ -345,6 +384,9 @@ impl<'a> Course<'a> {
                 return Err(Blocked::PreviousResponseId);
             }
         }
+        if attempts >= self.allowed || self.edge.pool.is_full(ask.model.as_deref()) {
+            return Err(Blocked::MaxAttempts);
+        }
         let lease = self.choose(now).map_err(|_| Blocked::NothingLeft)?;
         if ask.encrypted_content && !self.same_realm(&lease) {
             return Err(Blocked::EncryptedContent);
@@ -355,18 +397,61 @@ impl<'a> Course<'a> {
         Ok(lease)
     }
 
+    /// A credential that has not been tried: the one that a stored response belongs to and no other;
+    /// the one that made a turn's state, if it can be had; else the pool's choice.
     fn choose(&self, now: Instant) -> Result<Arc<Lease>, Why> {
+        let previous = self.plan.ask.previous_response_id.as_deref();
+        let owner = previous.and_then(|id| self.edge.owners.maker(Thing::Response, id.as_bytes()));
+        if owner.is_some() {
+            return self.ask(owner, now);
+        }
+        let maker = self.plan.turn_state.and_then(|state| state.maker);
+        if let Some(maker) = maker.filter(|maker| !self.tried.contains(maker))
+            && let Ok(lease) = self.ask(Some(maker), now)
+        {
+            return Ok(lease);
+        }
+        self.ask(None, now)
+    }
+
+    fn ask(&self, only: Option<CredentialIndex>, now: Instant) -> Result<Arc<Lease>, Why> {
         let ask = pool::Ask {
             route: RouteIndex(self.plan.route),
             model: self.plan.ask.model.as_deref(),
             tried: &self.tried,
-            only: None,
-            session: None,
+            only,
+            session: self.plan.session,
         };
         match self.edge.pool.choose(&ask, now) {
             Choice::Take(lease) => Ok(Arc::new(lease)),
             Choice::None(why) => Err(why),
         }
+    }
+
+    /// Whether a turn's state may go to this credential: it is worth nothing to any other.
+    fn keeps_turn_state(&self, lease: &Lease) -> bool {
+        let maker = self.plan.turn_state.and_then(|state| state.maker);
+        match maker {
+            Some(maker) => maker == lease.credential().index(),
+            None => self.tried.len() <= 1,
+        }
+    }
+
+    /// Tells the pool who had no seat and who had one: what each is worth is a matter of contrast.
+    fn settle(&mut self, admitted: Option<CredentialIndex>) {
+        if admitted.is_none() && self.without_seat.is_empty() {
+            return;
+        }
+        let settlement = Settlement {
+            route: RouteIndex(self.plan.route),
+            model: self.plan.ask.model.as_deref(),
+            session: self.plan.session.or(self.plan.peer),
+            refused: &self.without_seat,
+            admitted,
+            began: self.began,
+        };
+        self.edge.pool.settle(&settlement, Instant::now());
+        self.without_seat.clear();
     }
 
     fn same_realm(&self, lease: &Lease) -> bool {
@@ -375,15 +460,6 @@ impl<'a> Course<'a> {
             let credential = self.edge.pool.credentials().get(tried.0);
             credential.is_some_and(|c| c.spec().realm == *realm)
         })
-    }
-
-    /// Of several refusals the most retryable one is kept.
-    fn keep(&mut self, refused: Refused) {
-        let rank = refused.verdict.telling().0;
-        let kept = self.refused.as_ref().map(|kept| kept.verdict.telling().0);
-        if kept.is_none_or(|kept| rank < kept) {
-            self.refused = Some(refused);
-        }
     }
 
     fn learn(
@@ -426,7 +502,7 @@ impl<'a> Course<'a> {
             verdict,
             refusal,
             then: Then::Commit,
-            possible_duplicate: self.timed_out,
+            possible_duplicate: self.timed_out || self.sent_before,
         };
         self.tale.attempt(&attempt, name, ended);
         self.tale.commits(reason);
@@ -443,6 +519,10 @@ impl<'a> Course<'a> {
             mut tale,
             ..
         } = *self;
+        let maker = lease.credential().index();
+        if let Some(state) = attempt.head().and_then(|head| head.headers.get(TURN_STATE)) {
+            edge.owners.made(Thing::TurnState, state.as_bytes(), maker);
+        }
         // From here on nothing is sent twice: the body's memory is free for others.
         drop(body);
         let code = &edge.policy.client_error_code;
@@ -451,11 +531,14 @@ impl<'a> Course<'a> {
             return Served::Broken;
         };
         tale.delivered(&delivery, plan.dialect);
+        if let Some(id) = &delivery.response_id {
+            edge.owners.made(Thing::Response, id.as_bytes(), maker);
+        }
         if let (Some((from, times)), ClientErrorCode::Replace(to)) = (delivery.rewritten, code) {
             tale.rewrote(from, to, times);
         }
-        let outcome = outcome_of(&delivery, verdict);
-        if let Some(corrected) = corrected(&delivery) {
+        let outcome = delivery.outcome(verdict);
+        if let Some(corrected) = delivery.corrected() {
             tale.correct_last(corrected, delivery.failure.as_ref());
             if delivery.end != End::ClientGone {
                 tale.blocked(Blocked::OutputStarted);
@@ -468,108 +551,6 @@ impl<'a> Course<'a> {
         match delivery.end {
             End::Whole | End::Failed => Served::Whole,
             End::Truncated | End::ClientGone => Served::Broken,
-        }
-    }
-
-    /// Nothing is left to try: the most retryable refusal is answered, or why there was nobody.
-    async fn give_up(mut self: Box<Self>, session: &mut Session, why: Option<Why>) -> Served {
-        self.tale.then(Then::Answer);
-        let edge = self.edge;
-        let dialect = self.plan.dialect;
-        let Some(refused) = self.refused.take() else {
-            let answer = self.nobody(why);
-            return edge
-                .answer(session, self.tale, answer, Outcome::NoneAvailable)
-                .await;
-        };
-        let outcome = match refused.verdict {
-            Verdict::Timeout => Outcome::Timeout,
-            _ => Outcome::RefusedAll,
-        };
-        let after = answer::retry_after(self.earliest(), edge.policy.retry_after);
-        let answer = match refused.verdict.telling().1 {
-            Telling::RateLimit => {
-                let message = refused.message.as_deref().unwrap_or("Rate limit reached.");
-                Answer::rate_limit(dialect, message, self.soonest.unwrap_or(after))
-            }
-            Telling::AsItCame => match refused.answer {
-                Some((head, body)) => return self.pass_on(session, head, body, outcome).await,
-                None => Answer::retry(dialect, ("server_error", OURS), after),
-            },
-            Telling::Retry(words) => {
-                let message = match words {
-                    Words::Upstream => refused.message.as_deref().unwrap_or(OURS),
-                    Words::Ours => OURS,
-                };
-                let fatal = refused.code.as_deref().and_then(rewrite::is_fatal);
-                let code = match (fatal, &edge.policy.client_error_code) {
-                    (Some(from), ClientErrorCode::Replace(to)) => {
-                        self.tale.rewrote(from, to, 1);
-                        to
-                    }
-                    (Some(from), ClientErrorCode::Keep) => from,
-                    (None, _) => "server_error",
-                };
-                Answer::retry(dialect, (code, message), after)
-            }
-        };
-        edge.answer(session, self.tale, answer, outcome).await
-    }
-
-    /// The answer where nobody could be asked at all.
-    fn nobody(&self, why: Option<Why>) -> Answer {
-        let dialect = self.plan.dialect;
-        let bounds = self.edge.policy.retry_after;
-        let earliest = why.and_then(|why| why.earliest);
-        let after = answer::retry_after(earliest, bounds);
-        match why.map(|why| why.reason) {
-            Some(NoneReason::NoCredentialServesModel) => {
-                let model = self.plan.ask.model.as_deref().unwrap_or_default();
-                let message = format!("No credential of this gateway serves the model `{model}`.");
-                Answer::client_error(dialect, 404, "model_not_found", &message)
-            }
-            _ => Answer::retry(dialect, ("server_error", OURS), after),
-        }
-    }
-
-    /// The earliest end among exclusions, where every credential is excluded.
-    fn earliest(&self) -> Option<Duration> {
-        match self.choose(Instant::now()) {
-            Err(Why {
-                earliest,
-                reason: NoneReason::AllExcluded,
-            }) => earliest,
-            _ => None,
-        }
-    }
-
-    /// A refusal is passed on as it came.
-    async fn pass_on(
-        mut self: Box<Self>,
-        session: &mut Session,
-        mut head: Box<ResponseHeader>,
-        body: Vec<Bytes>,
-        outcome: Outcome,
-    ) -> Served {
-        let body = body.concat();
-        let change = rewrite::document(&body, &self.edge.policy.client_error_code);
-        let body = change.map_or_else(|| body.into(), |change| change.bytes);
-        headers::to_client(&mut head, true);
-        let mut additions = Additions::default();
-        additions.add("x-berth-request-id", &self.tale.id().to_string());
-        if self.edge.disclose {
-            additions.add("x-berth-attempts", &self.tale.attempts().to_string());
-        }
-        self.tale.answered(head.status.as_u16(), body.len());
-        let framed = frame(&mut head, session, Some(body.len()), false);
-        let written = match framed.and_then(|()| additions.write(&mut head)) {
-            Ok(()) => write_whole(session, head, body).await,
-            Err(e) => Err(e),
-        };
-        self.edge.finish(self.tale, outcome);
-        match written {
-            Ok(()) => Served::Whole,
-            Err(_) => Served::Broken,
         }
     }
 
@@ -587,6 +568,7 @@ impl<'a> Course<'a> {
             query: self.plan.query.clone(),
             framing,
             plain: true,
+            keeps_turn_state: self.keeps_turn_state(lease),
             connection,
             report: Arc::new(Report::default()),
         }
@@ -599,6 +581,7 @@ impl<'a> Course<'a> {
             streamed: self.plan.ask.stream,
             head_only: self.plan.head_only,
             max_bytes: self.edge.policy.hold.max_bytes,
+            memory: self.edge.memory.clone(),
         }
     }
 
@@ -622,58 +605,9 @@ impl<'a> Course<'a> {
     }
 }
 
-const OURS: &str = "No upstream could take this request. Please try again later.";
-
-impl Refused {
-    /// A failure that said nothing.
-    fn silent(verdict: Verdict) -> Refused {
-        Refused {
-            verdict,
-            code: None,
-            message: None,
-            answer: None,
-        }
-    }
-}
-
 fn default_time(verdict: Verdict) -> Option<Duration> {
     match verdict.hold_out() {
         HoldOut::Stated { default, .. } => Some(default),
         HoldOut::Doubling { .. } | HoldOut::Nothing => None,
     }
-}
-
-fn outcome_of(delivery: &Delivery, verdict: Verdict) -> Outcome {
-    match (delivery.end, verdict) {
-        (End::ClientGone, _) => Outcome::ClientGone,
-        (End::Truncated | End::Failed, _) => Outcome::UpstreamError,
-        (End::Whole, Verdict::Admitted) => Outcome::Ok,
-        (End::Whole, Verdict::ClientError | Verdict::Policy | Verdict::State) => {
-            Outcome::ClientError
-        }
-        (End::Whole, _) => Outcome::UpstreamError,
-    }
-}
-
-/// What an attempt came to after its commit, where that is something else.
-fn corrected(delivery: &Delivery) -> Option<Verdict> {
-    let failure = delivery.failure.as_ref().map(|f| f.ruling.verdict);
-    match (delivery.end, failure) {
-        (End::Whole, _) => None,
-        (End::ClientGone, _) => Some(Verdict::ClientGone),
-        (_, Some(Verdict::Capacity)) => Some(Verdict::CapacityAfterCommit),
-        (End::Failed | End::Truncated, _) => Some(Verdict::TruncatedAfterCommit),
-    }
-}
-
-async fn write_whole(
-    session: &mut Session,
-    head: Box<ResponseHeader>,
-    body: Bytes,
-) -> pingora::Result<()> {
-    session.write_response_header(head, body.is_empty()).await?;
-    if !body.is_empty() {
-        session.write_response_body(Some(body), true).await?;
-    }
-    Ok(())
 }

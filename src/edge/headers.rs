@@ -14,12 +14,20 @@ use super::spec::Auth;
 use super::upstream::Upstream;
 
 /// Never sent upstream: the client's secrets, its address, and what is berth's to say.
-const ENDS_HERE: [&str; 28] = [
+const ENDS_HERE: [&str; 35] = [
     "authorization",
     "proxy-authorization",
     "x-api-key",
     "api-key",
     "x-goog-api-key",
+    "x-auth-token",
+    "x-amz-security-token",
+    // Ways around a route's paths, where an upstream honours them.
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-url",
+    "x-rewrite-url",
     "cookie",
     "openai-organization",
     "openai-project",
@@ -60,7 +68,14 @@ const HOP_BY_HOP: [&str; 7] = [
 ];
 
 /// Parameters of a query that are secrets.
-const SECRET_PARAMETERS: [&str; 3] = ["key", "api_key", "api-key"];
+const SECRET_PARAMETERS: [&str; 6] = [
+    "key",
+    "api_key",
+    "api-key",
+    "apikey",
+    "token",
+    "access_token",
+];
 
 /// How the body of a request is framed on its way up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,7 +231,8 @@ fn without_secrets(query: &str) -> Option<String> {
             .iter()
             .any(|s| decoded.eq_ignore_ascii_case(s.as_bytes()))
     };
-    let kept: Vec<&str> = query.split('&').filter(|pair| !secret(pair)).collect();
+    let pairs = query.split(['&', ';']);
+    let kept: Vec<&str> = pairs.filter(|pair| !secret(pair)).collect();
     let kept = kept.join("&");
     (!kept.is_empty()).then_some(kept)
 }
@@ -250,6 +266,7 @@ mod tests {
             ("%6bey=abc&a=1", Some("a=1")),
             ("KEY=abc", None),
             ("monkey=1", Some("monkey=1")),
+            ("a=1;access_token=abc", Some("a=1")),
             ("", None),
         ] {
             assert_eq!(without_secrets(query).as_deref(), expected, "{query}");

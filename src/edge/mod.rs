@@ -13,6 +13,7 @@ mod delivery;
 mod failover;
 mod head;
 mod headers;
+mod owners;
 mod paths;
 mod proxy;
 mod request;

@@ -23,9 +23,12 @@ use crate::admission::policy::Mode;
 use super::attempt::Task;
 use super::clean::Clean;
 use super::headers;
-use super::request::Served;
+use super::request::{Served, TURN_STATE};
 use super::state::Edge;
 use super::tale::Tale;
+
+/// What is given to bytes that were delivered before their stream is reset.
+const FLUSH: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// The edge, as a pingora application.
 pub struct Proxy(Arc<Edge>);
@@ -108,6 +111,10 @@ impl ProxyHttp for Proxy {
         match self.serve(session, tale).await {
             Served::Whole => Ok(true),
             Served::Broken => {
+                if session.as_downstream().is_http2() && session.response_written().is_some() {
+                    // A reset discards what HTTP/2 has not sent yet, and nothing tells when it has.
+                    tokio::time::sleep(FLUSH).await;
+                }
                 session.shutdown_with_reason(h2::Reason::INTERNAL_ERROR);
                 Self::error("the answer could not be brought to its end")
             }
@@ -158,18 +165,36 @@ impl ProxyHttp for Proxy {
         ctx: &mut Ctx,
     ) -> pingora::Result<()> {
         match ctx {
-            Ctx::Attempt(task) => headers::to_upstream(
-                request,
-                &task.upstream,
-                task.lease.secrets(),
-                &task.below,
-                task.query.as_deref(),
-                task.framing,
-                task.plain,
-            ),
+            Ctx::Attempt(task) => {
+                if !task.keeps_turn_state {
+                    request.remove_header(TURN_STATE);
+                }
+                headers::to_upstream(
+                    request,
+                    &task.upstream,
+                    task.lease.secrets(),
+                    &task.below,
+                    task.query.as_deref(),
+                    task.framing,
+                    task.plain,
+                )
+            }
             Ctx::Clean(clean) => clean.request(request),
             Ctx::New | Ctx::Request => Self::error("a request without a credential"),
         }
+    }
+
+    async fn request_body_filter(
+        &self,
+        _: &mut Session,
+        body: &mut Option<Bytes>,
+        _: bool,
+        ctx: &mut Ctx,
+    ) -> pingora::Result<()> {
+        if let Ctx::Clean(clean) = ctx {
+            clean.piece(body);
+        }
+        Ok(())
     }
 
     async fn response_filter(
@@ -197,11 +222,11 @@ impl ProxyHttp for Proxy {
         Ok(None)
     }
 
-    async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut Ctx) {
-        if let Ctx::Clean(_) = ctx {
-            if let Ctx::Clean(clean) = std::mem::replace(ctx, Ctx::Request) {
-                clean.end(self, session, error);
-            }
+    async fn logging(&self, _: &mut Session, error: Option<&Error>, ctx: &mut Ctx) {
+        if let Ctx::Clean(_) = ctx
+            && let Ctx::Clean(clean) = std::mem::replace(ctx, Ctx::Request)
+        {
+            clean.end(self, error);
         }
     }
 
@@ -219,6 +244,22 @@ impl ProxyHttp for Proxy {
         _: ProxyWarnLogContext,
     ) -> bool {
         true
+    }
+
+    /// Nothing is retried by pingora, and what it says of the failure is kept as it said it.
+    fn error_while_proxy(
+        &self,
+        _: &HttpPeer,
+        _: &mut Session,
+        mut error: Box<Error>,
+        ctx: &mut Ctx,
+        _: bool,
+    ) -> Box<Error> {
+        if let Ctx::Attempt(task) = ctx {
+            task.report.failed(&error);
+        }
+        error.set_retry(false);
+        error
     }
 
     async fn fail_to_proxy(
@@ -241,9 +282,14 @@ impl ProxyHttp for Proxy {
 
 /// A subrequest is made from HTTP/1 text: a request that came by HTTP/2 is given the form.
 fn as_http1(session: &mut Session) -> pingora::Result<()> {
+    let has_body = !session.is_body_empty();
     let request = session.req_header_mut();
     if request.version != Version::HTTP_2 {
         return Ok(());
+    }
+    // HTTP/2 needs no length, and HTTP/1 text without any framing has no body.
+    if has_body && !request.headers.contains_key(header::CONTENT_LENGTH) {
+        request.insert_header(header::TRANSFER_ENCODING, "chunked")?;
     }
     if let Some(authority) = request.uri.authority().map(|a| a.as_str().to_owned()) {
         request.insert_header(header::HOST, authority)?;

@@ -5,17 +5,21 @@
 
 use std::time::{Duration, Instant};
 
-use http::{Method, header};
+use bytes::Bytes;
+use http::{HeaderValue, Method, header};
 use pingora::proxy::Session;
+use sha2::{Digest, Sha256};
 
 use crate::admission::ask::{Ask, is_model_name};
 use crate::admission::coding::Coding;
 use crate::admission::{Dialect, Endpoint};
 use crate::observe::ids::SessionHash;
 use crate::observe::words::Outcome;
+use crate::pool::CredentialIndex;
 
 use super::answer::{self, Answer};
 use super::body::{Body, BodyFault, declared_length};
+use super::owners::Thing;
 use super::paths::{self, Place};
 use super::spec::WebSocket;
 use super::state::Edge;
@@ -31,6 +35,15 @@ const DISCARD_TIME: Duration = Duration::from_secs(2);
 
 /// A client that sends nothing of its body for so long has stopped.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A client that takes nothing of its answer for so long has stopped, and gives its place back.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A body larger than this, or packed, is read on a thread of its own.
+const READ_ASIDE: usize = 256 * 1024;
+
+/// The header of a turn's state: the Codex client sends back what an answer gave it.
+pub const TURN_STATE: &str = "x-codex-turn-state";
 
 /// How a request was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +71,19 @@ pub struct Plan {
     pub ask: Ask,
     /// It is a HEAD.
     pub head_only: bool,
+    /// Its session, hashed alike on every node.
+    pub session: Option<u64>,
+    /// The turn state that it carries, and who made that.
+    pub turn_state: Option<TurnState>,
+    /// Its client's address, hashed: stands in for a session where there is none.
+    pub peer: Option<u64>,
+}
+
+/// A turn state that a client sends back.
+#[derive(Clone, Copy, Debug)]
+pub struct TurnState {
+    /// Who made it, where that is known.
+    pub maker: Option<CredentialIndex>,
 }
 
 /// Where a request goes.
@@ -72,14 +98,14 @@ pub enum Way {
 impl Edge {
     /// Serves one request.
     pub async fn serve(&self, session: &mut Session, mut story: Tale) -> Served {
-        session
-            .as_downstream_mut()
-            .set_read_timeout(Some(BODY_TIMEOUT));
+        let client = session.as_downstream_mut();
+        client.set_read_timeout(Some(BODY_TIMEOUT));
+        client.set_write_timeout(Some(WRITE_TIMEOUT));
         let plan = match self.way(session) {
             Way::Upstream(plan) => plan,
             Way::Answer(route, answer, outcome) => {
                 self.name_route(&mut story, route);
-                return self.answer(session, story, answer, outcome).await;
+                return self.answer_unread(session, story, answer, outcome).await;
             }
         };
         self.name_route(&mut story, Some(plan.route));
@@ -96,7 +122,8 @@ impl Edge {
             Ok(body) => body,
             Err(fault) => return self.body_fault(session, story, dialect, fault).await,
         };
-        let plan = plan.with(read_ask(session, &body));
+        let ask = read_ask(session, body.bytes()).await;
+        let plan = plan.with(session, ask);
         story.asks(
             plan.ask.model.as_deref(),
             self.session_of(session, &plan.ask),
@@ -114,15 +141,18 @@ impl Edge {
             let answer = Answer::client_error(dialect, 404, "not_found", message);
             Way::Answer(route, answer, Outcome::ClientError)
         };
-        if wants_websocket(request) {
-            if let Some(route) = paths::is_websocket_path(&self.routes, path) {
-                let spec = self.routes.get(route).map(|spec| spec.websocket);
-                if spec == Some(WebSocket::Refuse) {
-                    let message = "This route does not take WebSockets; use HTTP.";
-                    let dialect = self.dialect(Some(route));
-                    let answer = Answer::client_error(dialect, 426, "upgrade_required", message);
-                    return Way::Answer(Some(route), answer, Outcome::ClientError);
-                }
+        if let Some(answer) = malformed(session, self.limits.header_bytes) {
+            return Way::Answer(None, answer, Outcome::ClientError);
+        }
+        if wants_websocket(request)
+            && let Some(route) = paths::is_websocket_path(&self.routes, path)
+        {
+            let spec = self.routes.get(route).map(|spec| spec.websocket);
+            if spec == Some(WebSocket::Refuse) {
+                let message = "This route does not take WebSockets; use HTTP.";
+                let dialect = self.dialect(Some(route));
+                let answer = Answer::client_error(dialect, 426, "upgrade_required", message);
+                return Way::Answer(Some(route), answer, Outcome::ClientError);
             }
         }
         match paths::place(&self.routes, method, path) {
@@ -138,6 +168,14 @@ impl Edge {
                 dialect: self.dialect(Some(route)),
                 ask: Ask::default(),
                 head_only: request.method == Method::HEAD,
+                session: None,
+                turn_state: request.headers.get(TURN_STATE).map(|value| TurnState {
+                    maker: self.owners.maker(Thing::TurnState, value.as_bytes()),
+                }),
+                peer: session
+                    .client_addr()
+                    .and_then(|address| address.as_inet())
+                    .map(|address| stable_hash(&address.ip().to_string())),
             }),
             _ if request.method == Method::HEAD => Way::Answer(None, Answer::alive(), Outcome::Ok),
             Place::Outside if method == "GET" && path == "/healthz" => {
@@ -168,6 +206,22 @@ impl Edge {
         let served = self.write(session, &tale, &answer).await;
         self.finish(tale, outcome);
         served
+    }
+
+    /// The same for a request whose body, if it has one, is not read: the client is told that the
+    /// connection ends.
+    pub async fn answer_unread(
+        &self,
+        session: &mut Session,
+        tale: Tale,
+        answer: Answer,
+        outcome: Outcome,
+    ) -> Served {
+        if session.is_body_empty() {
+            self.answer(session, tale, answer, outcome).await
+        } else {
+            self.refuse_body(session, tale, answer, outcome).await
+        }
     }
 
     /// Ends a story.
@@ -264,43 +318,65 @@ impl Edge {
         }
     }
 
-    /// The hash of a session's name, where a request has one.
+    /// The hash of a session's name, for the audit.
     pub fn session_of(&self, session: &Session, ask: &Ask) -> Option<SessionHash> {
-        let headers = &session.req_header().headers;
-        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let name = header("session-id")
-            .or_else(|| header("session_id"))
-            .or_else(|| header("conversation_id"))
-            .or(ask.prompt_cache_key.as_deref())
-            .or_else(|| header("thread-id"))?;
-        Some(self.session_key.hash(name))
+        session_name(session, ask).map(|name| self.session_key.hash(name))
     }
+}
+
+/// A request's name for its session. Subagents name their parent's, so that they land where it is.
+fn session_name<'a>(session: &'a Session, ask: &'a Ask) -> Option<&'a str> {
+    let headers = &session.req_header().headers;
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    header("session-id")
+        .or_else(|| header("session_id"))
+        .or_else(|| header("conversation_id"))
+        .or(ask.prompt_cache_key.as_deref())
+        .or_else(|| header("thread-id"))
+}
+
+/// The same on every node and after every restart, unlike the hash in the audit.
+fn stable_hash(name: &str) -> u64 {
+    let digest = Sha256::digest(name.as_bytes());
+    digest
+        .iter()
+        .take(8)
+        .fold(0, |hash, byte| hash << 8 | u64::from(*byte))
 }
 
 impl Plan {
     /// The same request, read.
-    pub fn with(self, ask: Ask) -> Plan {
-        Plan { ask, ..self }
+    pub fn with(self, session: &Session, ask: Ask) -> Plan {
+        let name = session_name(session, &ask).map(stable_hash);
+        Plan {
+            ask,
+            session: name,
+            ..self
+        }
     }
 }
 
-/// What a request's body asks for; the model from a header where the body does not say.
-pub fn read_ask(session: &Session, body: &Body) -> Ask {
+/// What a request's body asks for; the model from a header where the body does not say. A large body
+/// takes a while, and is read where it keeps nobody waiting.
+pub async fn read_ask(session: &Session, body: &Bytes) -> Ask {
     let headers = &session.req_header().headers;
     let coding = match headers.get(header::CONTENT_ENCODING) {
         None => Some(Coding::Identity),
         Some(name) => Coding::named(name.as_bytes()),
     };
-    let mut ask = if body.bytes().is_empty() {
+    let hint = headers.get("x-codex-routing-hint");
+    let hint = hint.and_then(|hint| hint.to_str().ok()?.strip_prefix("model="));
+    let hint = hint.filter(|name| is_model_name(name)).map(str::to_owned);
+    let mut ask = if body.is_empty() {
         Ask::default()
+    } else if body.len() > READ_ASIDE || coding != Some(Coding::Identity) {
+        let body = body.clone();
+        let read = tokio::task::spawn_blocking(move || Ask::of(&body, coding));
+        read.await.unwrap_or_default()
     } else {
-        Ask::of(body.bytes(), coding)
+        Ask::of(body, coding)
     };
-    if ask.model.is_none() {
-        let hint = headers.get("x-codex-routing-hint");
-        let named = hint.and_then(|hint| hint.to_str().ok()?.strip_prefix("model="));
-        ask.model = named.filter(|name| is_model_name(name)).map(str::to_owned);
-    }
+    ask.model = ask.model.or(hint);
     ask
 }
 
@@ -314,8 +390,105 @@ async fn discard(session: &mut Session) {
     }
 }
 
+/// What is wrong with a head, where an upstream might read it in another way than berth, or where
+/// pingora would fail on it half-way.
+fn malformed(session: &Session, header_bytes: usize) -> Option<Answer> {
+    let refuse = |status, code, message: &str| {
+        Some(Answer {
+            close: true,
+            ..Answer::client_error(Dialect::OpenAi, status, code, message)
+        })
+    };
+    let request = session.req_header();
+    let headers = &request.headers;
+    // pingora drops a Content-Length beside a Transfer-Encoding: the head as it came still has it.
+    let raw = session
+        .as_downstream()
+        .as_http1()
+        .map(|http1| http1.get_headers_raw_bytes());
+    let lengths = match &raw {
+        Some(raw) => raw
+            .split(|b| *b == b'\n')
+            .filter(|line| is_length(line))
+            .count(),
+        None => headers.get_all(header::CONTENT_LENGTH).iter().count(),
+    };
+    let digits =
+        |value: &HeaderValue| !value.is_empty() && value.as_bytes().iter().all(u8::is_ascii_digit);
+    let codings = headers.get_all(header::TRANSFER_ENCODING);
+    let chunked = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
+    let coded = codings.iter().count();
+    if lengths + coded > 1
+        || !headers.get_all(header::CONTENT_LENGTH).iter().all(digits)
+        || !codings.iter().all(chunked)
+    {
+        let message = "The request's length can be read in two ways: send one Content-Length in digits, or Transfer-Encoding: chunked.";
+        return refuse(400, "invalid_framing", message);
+    }
+    if !headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .all(names_options)
+    {
+        return refuse(
+            400,
+            "invalid_connection",
+            "The Connection header names what it may not.",
+        );
+    }
+    let bytes = raw.as_ref().map_or_else(
+        || {
+            headers
+                .iter()
+                .map(|(name, value)| name.as_str().len() + value.len() + 4)
+                .sum()
+        },
+        |raw| raw.len(),
+    );
+    if bytes > header_bytes {
+        let limit = bytesize::ByteSize(header_bytes as u64);
+        let message = format!(
+            "The request head is larger than the {} that this gateway takes (limits.header_bytes).",
+            limit.display().iec()
+        );
+        return refuse(431, "header_too_large", &message);
+    }
+    None
+}
+
+fn is_length(line: &[u8]) -> bool {
+    let name = line.split(|b| *b == b':').next().unwrap_or_default();
+    name.trim_ascii().eq_ignore_ascii_case(b"content-length")
+}
+
+/// Whether a `Connection` header is a list of names, none of which has a meaning of its own.
+fn names_options(value: &HeaderValue) -> bool {
+    const PROTECTED: [&str; 5] = [
+        "host",
+        "content-length",
+        "transfer-encoding",
+        "x-forwarded-for",
+        "authorization",
+    ];
+    let token = |name: &str| {
+        let name = name.trim();
+        name.is_empty()
+            || (name
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+                && !PROTECTED.iter().any(|p| p.eq_ignore_ascii_case(name))
+                && !name.to_ascii_lowercase().starts_with("x-forwarded-"))
+    };
+    value
+        .to_str()
+        .is_ok_and(|list| list.split(',').count() < 16 && list.split(',').all(token))
+}
+
 fn wants_websocket(request: &pingora::http::RequestHeader) -> bool {
     let upgrade = request.headers.get(header::UPGRADE);
-    request.method == Method::GET
-        && upgrade.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
+    let websocket = |value: &HeaderValue| {
+        let mut protocols = value.as_bytes().split(|b| *b == b',');
+        protocols.any(|protocol| protocol.trim_ascii().eq_ignore_ascii_case(b"websocket"))
+    };
+    request.method == Method::GET && upgrade.is_some_and(websocket)
 }

@@ -67,6 +67,12 @@ pub fn serve(edge: Arc<Edge>, serving: &Serving) -> Result<(), ServeError> {
             source,
         })?;
     }
+    for address in &serving.listeners {
+        log::info!(
+            "serving on http://{address}; admin on http://{}",
+            serving.admin
+        );
+    }
     let conf = ServerConf {
         threads: serving.threads,
         max_retries: 1,

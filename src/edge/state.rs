@@ -3,20 +3,21 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::admission::{Dialect, Policy};
 use crate::observe::admin::{Control, Order, UnknownCredential};
 use crate::observe::ids::SessionKey;
 use crate::observe::safe::SafeText;
-use crate::observe::snapshot::{self, CredentialView, MemoryView, Snapshot};
+use crate::observe::snapshot::{self, CredentialView, MemoryView, ModelView, Snapshot};
 use crate::observe::trail::Trail;
 use crate::pool::{
     CredentialId, CredentialIndex, CredentialSpec, MemoryBudget, Pool, PoolError, RetryWindow,
     RouteIndex, RouteMembers,
 };
 
+use super::owners::Owners;
 use super::spec::{Limits, RouteSpec, UpstreamSpec};
 use super::upstream::{Upstream, UpstreamError};
 
@@ -63,6 +64,10 @@ pub struct Edge {
     /// The upstream of each credential.
     of_credential: Vec<Arc<Upstream>>,
     warnings: Vec<String>,
+    /// What belongs to the credential that made it.
+    pub owners: Owners,
+    /// Requests that wait for a seat.
+    pub waiting: AtomicUsize,
     draining: AtomicBool,
 }
 
@@ -136,6 +141,8 @@ impl Edge {
             upstreams: by_name.into_values().collect(),
             of_credential,
             warnings: parts.warnings,
+            owners: Owners::default(),
+            waiting: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
         })
     }
@@ -186,7 +193,8 @@ impl Edge {
 
 impl Control for Edge {
     fn snapshot(&self) -> Snapshot {
-        let views = self.pool.snapshot(Instant::now());
+        let now = Instant::now();
+        let views = self.pool.snapshot(now);
         let whole = |id: &CredentialId| {
             let view = views.iter().find(|v| v.credential == *id && v.model == "*");
             view.map_or(crate::admission::PairState::Ready, |view| view.state)
@@ -210,11 +218,18 @@ impl Control for Edge {
             basis: view.basis.unwrap_or_default().to_owned(),
             score: view.score,
         });
+        let full = self.pool.full_models(now);
+        let waiting = self.waiting.load(Ordering::Relaxed) as u64;
+        let models = full.iter().map(|full| ModelView {
+            model: SafeText::new(&full.model),
+            full: true,
+            waiting,
+        });
         Snapshot {
             draining: !self.ready(),
             credentials: credentials.collect(),
             pairs: pairs.collect(),
-            models: Vec::new(),
+            models: models.collect(),
             memory: MemoryView {
                 used: self.memory.used() as u64,
                 limit: self.memory.limit() as u64,

@@ -8,6 +8,7 @@
 pub mod admin;
 pub mod audit;
 pub mod ids;
+pub mod log;
 pub mod metrics;
 pub mod models;
 pub mod record;

@@ -130,7 +130,7 @@ impl Exclusions {
                 let pair_only = lesson.stated.is_some_and(|stated| stated.pair_only);
                 let scope = if pair_only { Scope::Pair } else { scope };
                 let (after, basis) = match lesson.stated {
-                    Some(stated) => (within_bounds(state, stated.after), stated.basis),
+                    Some(stated) => (within_bounds(stated.after), stated.basis),
                     None => (default, BY_DEFAULT),
                 };
                 self.entry(scope, lesson.model, now)

@@ -149,13 +149,18 @@ pub async fn serve(listen: SocketAddr, program: Option<&Path>) -> Result<(), Str
     let (program, built_in) = match program {
         Some(path) => {
             let name = path.display();
-            let yaml = std::fs::read_to_string(path).map_err(|why| format!("{name}: {why}"))?;
+            let yaml = std::fs::read_to_string(path)
+                .map_err(|why| format!("the program {name} cannot be read: {why}"))?;
             let program = Program::parse(&yaml).map_err(|why| format!("{name}: {why}"))?;
             (program, false)
         }
         None => (Program::built_in(), true),
     };
-    let sim = Sim::start(listen, program).map_err(|why| format!("{listen}: {why}"))?;
+    let sim = Sim::start(listen, program).map_err(|why| {
+        format!(
+            "cannot listen on {listen}: {why}. Stop what listens there, or choose another address."
+        )
+    })?;
     let mut greeting = format!("sim: serving on {}\n", sim.url());
     if built_in {
         greeting.push_str(&control::page(&Program::built_in()));

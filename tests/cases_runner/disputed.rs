@@ -10,17 +10,33 @@ use serde_json::{Value, json};
 
 /// Case (or `CASE/variant`) and what takes the place of keys of its `expect`.
 fn entries() -> Vec<(&'static str, Value)> {
-    vec![(
-        "CLS-14",
-        json!({
-            "metrics": [
-                "attempt{credential=A,model=gpt-5.6-sol,outcome=deactivated} +1",
-                "attempt{credential=B,model=gpt-5.6-sol,outcome=ok} +1",
-                "failover{from=A,to=B,reason=deactivated} +1",
-            ],
-            "audit": { "must": ["A -> deactivated, B -> ok", "committed=false on the failed attempt"] },
-        }),
-    )]
+    vec![
+        (
+            "CLS-14",
+            json!({
+                "metrics": [
+                    "attempt{credential=A,model=gpt-5.6-sol,outcome=deactivated} +1",
+                    "attempt{credential=B,model=gpt-5.6-sol,outcome=ok} +1",
+                    "failover{from=A,to=B,reason=deactivated} +1",
+                ],
+                "audit": { "must": [
+                    "A -> deactivated, B -> ok", "committed=false on the failed attempt",
+                ] },
+            }),
+        ),
+        (
+            "AMP-02",
+            json!({
+                "client": {
+                    "timing": "within 200 ms (or within the configured wait, if one is set)",
+                    "status": 503,
+                    "content_type": "application/json",
+                    "body": { "json": { "error.code": "server_error" } },
+                    "headers": { "must": ["retry-after: integer 4..7"] },
+                },
+            }),
+        ),
+    ]
 }
 
 /// The name that a case has in the list.

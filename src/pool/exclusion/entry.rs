@@ -65,9 +65,7 @@ pub enum Comeback {
     },
 }
 
-/// Shortest rate limit (chosen: a stated 0 must not become a hot loop).
-const MIN_LIMITED: Duration = Duration::from_millis(500);
-/// Shortest of the others (chosen, likewise).
+/// Shortest of all (chosen: a stated 0 must not become a hot loop).
 const MIN_STATED: Duration = Duration::from_secs(1);
 /// Longest of all (chosen: a month's quota; beyond it a mistaken unit is more likely).
 pub const MAX_STATED: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -219,10 +217,6 @@ impl Passage {
 }
 
 /// What an answer states, between the shortest and the longest exclusion.
-pub fn within_bounds(state: PairState, stated: Duration) -> Duration {
-    let least = match state {
-        PairState::Limited => MIN_LIMITED,
-        _ => MIN_STATED,
-    };
-    stated.clamp(least, MAX_STATED)
+pub fn within_bounds(stated: Duration) -> Duration {
+    stated.clamp(MIN_STATED, MAX_STATED)
 }

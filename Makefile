@@ -1,0 +1,38 @@
+# What can be done with a checkout. `.ci/run` uses the same targets.
+
+CARGO ?= cargo
+# Where rustup puts cargo, for a shell that was open before it was installed.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+.PHONY: demo test test-clients check examples build needs
+
+# Every kind of refusal, and what a client sees of it. No configuration, no keys.
+demo: needs
+	$(CARGO) run --release --locked -- demo
+
+# The whole test suite.
+test: needs
+	$(CARGO) test --locked
+
+# Real clients (Codex, the SDKs) against berth and the simulated upstream.
+test-clients: needs
+	tests/clients/run.sh
+
+# What a change must pass before it is looked at.
+check: needs
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+
+# Every example configuration must be good.
+examples: needs
+	CARGO="$(CARGO)" tests/examples.sh
+
+# What the build needs beyond Rust: a C compiler and cmake, from Debian's or Ubuntu's packages.
+needs:
+	@command -v $(CARGO) > /dev/null || { echo "cargo is not there: https://rustup.rs" >&2; exit 1; }
+	@if ! command -v cc > /dev/null || ! command -v cmake > /dev/null; then \
+		as_root=; [ "$$(id -u)" = 0 ] || as_root=sudo; \
+		$$as_root apt-get update && \
+		$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+			build-essential cmake; \
+	fi

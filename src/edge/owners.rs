@@ -1,0 +1,79 @@
+//! What belongs to the credential that made it: stored responses and turn states.
+//!
+//! A `previous_response_id` or a turn state sent to another account is an error at best. So berth
+//! remembers who made which, by hash, for the latest of them; what it does not know (after a restart,
+//! or beyond the bound) goes where the session goes.
+
+use std::sync::{Mutex, PoisonError};
+
+use sha2::{Digest, Sha256};
+
+use crate::admission::recent::Recent;
+use crate::pool::CredentialIndex;
+
+/// How many are remembered. Chosen: a day of ten thousand sessions at 16 bytes each.
+const REMEMBERED: usize = 200_000;
+
+/// Who made what.
+pub struct Owners(Mutex<Recent<u64, CredentialIndex>>);
+
+impl Default for Owners {
+    fn default() -> Owners {
+        Owners(Mutex::new(Recent::new(REMEMBERED)))
+    }
+}
+
+/// What may belong to somebody.
+#[derive(Clone, Copy, Debug)]
+pub enum Thing {
+    /// A stored response, by its id.
+    Response,
+    /// The state of a turn (`x-codex-turn-state`).
+    TurnState,
+}
+
+impl Owners {
+    /// `maker` made this.
+    pub fn made(&self, thing: Thing, name: &[u8], maker: CredentialIndex) {
+        let mut owners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *owners.entry(key(thing, name), || maker) = maker;
+    }
+
+    /// Who made this, as far as is known.
+    pub fn maker(&self, thing: Thing, name: &[u8]) -> Option<CredentialIndex> {
+        let mut owners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        owners.get(&key(thing, name)).copied()
+    }
+}
+
+/// Names are the upstream's and the client's: only a hash is kept, and never shown.
+fn key(thing: Thing, name: &[u8]) -> u64 {
+    let mut digest = Sha256::new();
+    digest.update([match thing {
+        Thing::Response => 1,
+        Thing::TurnState => 2,
+    }]);
+    digest.update(name);
+    let digest = digest.finalize();
+    digest
+        .iter()
+        .take(8)
+        .fold(0, |hash, byte| hash << 8 | u64::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_maker_is_remembered_and_kinds_are_kept_apart() {
+        let owners = Owners::default();
+        owners.made(Thing::Response, b"x", CredentialIndex(1));
+        owners.made(Thing::Response, b"x", CredentialIndex(2));
+        assert_eq!(
+            owners.maker(Thing::Response, b"x"),
+            Some(CredentialIndex(2))
+        );
+        assert_eq!(owners.maker(Thing::TurnState, b"x"), None);
+    }
+}

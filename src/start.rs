@@ -1,0 +1,58 @@
+//! From a checked configuration to a process that can serve.
+//!
+//! `config` knows what the operator said and `edge` how it is done; neither should know the other, so
+//! they meet here. Files are opened and secrets read for the first time: what fails now fails before
+//! anything listens.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use secrecy::ExposeSecret;
+
+use crate::config::Config;
+use crate::edge::serve::Serving;
+use crate::edge::state::{Edge, Parts};
+use crate::observe::audit::Audit;
+use crate::observe::trail::Trail;
+use crate::pool::read_secret;
+
+/// Puts the process together from its configuration.
+///
+/// # Errors
+///
+/// What cannot be opened or read, by its key in the configuration.
+pub fn assemble(config: Config) -> Result<(Arc<Edge>, Serving), String> {
+    let now = Instant::now();
+    let audit = match &config.audit {
+        Some(spec) => Audit::to_file(spec).map_err(|e| e.to_string())?,
+        None => Audit::to_log().map_err(|e| e.to_string())?,
+    };
+    let trail = Arc::new(Trail::new(audit, now).map_err(|e| e.to_string())?);
+    let admin = config.admin.ok_or("the configuration has no admin port")?;
+    let token = match &admin.token {
+        None => None,
+        Some(source) => {
+            let secret = read_secret(source).map_err(|e| format!("admin.token: {e}"))?;
+            Some(secret.expose_secret().as_bytes().to_vec())
+        }
+    };
+    let warnings = config.warnings.iter().map(ToString::to_string).collect();
+    let parts = Parts {
+        upstreams: config.upstreams,
+        credentials: config.credentials,
+        routes: config.routes,
+        policy: config.policy,
+        limits: config.limits,
+        disclose: config.disclose,
+        warnings,
+    };
+    let edge = Edge::new(parts, trail, now).map_err(|e| e.to_string())?;
+    let serving = Serving {
+        listeners: config.listeners.iter().map(|l| l.address).collect(),
+        admin: admin.address,
+        token,
+        threads: config.process.threads,
+        stop_timeout: config.process.stop_timeout,
+    };
+    Ok((Arc::new(edge), serving))
+}

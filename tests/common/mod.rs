@@ -1,0 +1,368 @@
+//! A `berth` process under test, seen from outside: its ports, its audit file, its metrics.
+//!
+//! Every wait has a deadline and ends at a signal; where the only signal is a file, the file is looked
+//! at again. The process is killed by its id and reaped when the test ends, however it ends.
+
+// Each file of tests uses a part of this.
+#![allow(dead_code)]
+
+pub mod upstream;
+pub mod wire;
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use wire::{Answer, Client};
+
+/// How long anything may take. Far above what it takes, so that a loaded machine is not a failure.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// How often a file is looked at again.
+const AGAIN: Duration = Duration::from_millis(5);
+
+const TOKEN: &str = "admin-token-of-the-tests";
+
+/// The credentials that a test may name in its configuration; the secret of `a` is `sk-a`, in the
+/// variable `SK_A`.
+pub const IDS: &str = "abcdefghijklmnopqrst";
+
+/// A running berth.
+pub struct Berth {
+    child: Child,
+    dir: TempDir,
+    /// Where clients come.
+    pub addr: SocketAddr,
+    /// Where operators come.
+    pub admin: SocketAddr,
+}
+
+impl Berth {
+    /// Starts berth with `config`, to which listeners, admin port and audit file are added, and waits
+    /// until it is ready.
+    pub async fn start(config: &str) -> Berth {
+        // A free port may be taken between its choice and its use.
+        for _ in 0..5 {
+            let mut berth = Berth::spawn(config);
+            if berth.becomes_ready().await {
+                return berth;
+            }
+            let log = berth.log();
+            assert!(log.contains("cannot listen"), "berth did not start:\n{log}");
+        }
+        panic!("no free port");
+    }
+
+    fn spawn(config: &str) -> Berth {
+        let dir = tempfile::tempdir().unwrap();
+        let (addr, admin) = (free_port(), free_port());
+        let text = format!(
+            "listeners: [{{address: \"{addr}\"}}]\n\
+             admin: {{address: \"{admin}\", token: {{env: ADMIN_TOKEN}}}}\n\
+             audit: {{path: {}}}\n{config}",
+            dir.path().join("audit.jsonl").display(),
+        );
+        let file = dir.path().join("berth.yaml");
+        std::fs::write(&file, text).unwrap();
+        let log = File::create(dir.path().join("log")).unwrap();
+        let mut command = Command::new(binary());
+        command.arg("run").arg("-c").arg(&file);
+        command
+            .env("ADMIN_TOKEN", TOKEN)
+            .env("RUST_LOG", "info,pingora_core=warn,berth=debug");
+        // One arena: with one per thread glibc keeps fragments in each, which look like a leak.
+        command.env("MALLOC_ARENA_MAX", "1");
+        for id in IDS.chars() {
+            command.env(
+                format!("SK_{}", id.to_ascii_uppercase()),
+                format!("sk-{id}"),
+            );
+        }
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Berth {
+            child,
+            dir,
+            addr,
+            admin,
+        }
+    }
+
+    /// False where the process ended instead.
+    async fn becomes_ready(&mut self) -> bool {
+        let since = Instant::now();
+        while since.elapsed() < DEADLINE {
+            if self.child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            if tokio::net::TcpStream::connect(self.admin).await.is_ok()
+                && tokio::net::TcpStream::connect(self.addr).await.is_ok()
+                && self.get("/readyz").await.status == 200
+            {
+                return true;
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+        panic!("not ready within the deadline:\n{}", self.log());
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether the process lives.
+    pub fn lives(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// A connection to the listener.
+    pub async fn connect(&self) -> Client {
+        Client::connect(self.addr).await
+    }
+
+    /// One request on a connection of its own.
+    pub async fn ask(&self, request: impl AsRef<[u8]>) -> Answer {
+        let mut client = self.connect().await;
+        client.send(request).await;
+        client.answer().await
+    }
+
+    /// The audit, once it has at least `lines`.
+    pub async fn audit(&self, lines: usize) -> Vec<Value> {
+        let path = self.dir.path().join("audit.jsonl");
+        let since = Instant::now();
+        loop {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+            let read: Vec<Value> = whole
+                .lines()
+                .map(|line| serde_json::from_str(line).unwrap())
+                .collect();
+            if read.len() >= lines {
+                return read;
+            }
+            assert!(
+                since.elapsed() < DEADLINE,
+                "{} audit lines instead of {lines}:\n{text}\n{}",
+                read.len(),
+                self.log()
+            );
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// The last of `lines` audit lines, which are all there are.
+    pub async fn last_audit(&self, lines: usize) -> Value {
+        let mut all = self.audit(lines).await;
+        assert_eq!(all.len(), lines, "{all:#?}");
+        all.pop().unwrap()
+    }
+
+    /// The audit line of the request with this id.
+    pub async fn audit_of(&self, request_id: &str) -> Value {
+        let mut lines = 1;
+        loop {
+            let all = self.audit(lines).await;
+            if let Some(found) = all.iter().find(|line| line["request_id"] == request_id) {
+                return found.clone();
+            }
+            lines = all.len() + 1;
+        }
+    }
+
+    /// The value of a metric, named as it is written, labels included.
+    pub async fn metric(&self, name: &str) -> Option<f64> {
+        let text = self.get("/metrics").await.text();
+        let line = text.lines().find(|line| {
+            line.strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(' '))
+        })?;
+        line.rsplit(' ').next()?.parse().ok()
+    }
+
+    /// All series of a metric.
+    pub async fn series(&self, name: &str) -> Vec<(String, f64)> {
+        let text = self.get("/metrics").await.text();
+        let of_it = |line: &&str| {
+            let rest = line.strip_prefix(name);
+            rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
+        };
+        text.lines()
+            .filter(of_it)
+            .map(|line| {
+                let (series, value) = line.rsplit_once(' ').unwrap();
+                (series.to_owned(), value.parse().unwrap())
+            })
+            .collect()
+    }
+
+    /// Waits until a metric has a value.
+    pub async fn metric_becomes(&self, name: &str, value: f64) {
+        let since = Instant::now();
+        loop {
+            let now = self.metric(name).await;
+            if now == Some(value) {
+                return;
+            }
+            let late = since.elapsed() > DEADLINE;
+            assert!(
+                !late,
+                "{name} is {now:?} instead of {value}\n{}",
+                self.log()
+            );
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// `/status`.
+    pub async fn status(&self) -> Value {
+        self.get("/status").await.json()
+    }
+
+    /// The states in `/status` that are not `ready`.
+    pub async fn exclusions(&self) -> Vec<Value> {
+        let status = self.status().await;
+        let lists = ["pairs", "credentials"].map(|name| status[name].as_array().unwrap().clone());
+        let all = lists.concat();
+        assert!(!all.is_empty(), "{status:#}");
+        let ready = |entry: &Value| entry["state"] == "ready";
+        all.into_iter().filter(|entry| !ready(entry)).collect()
+    }
+
+    /// Forgets what was held against a credential.
+    pub async fn reset(&self, id: &str) {
+        let path = format!("/credentials/{id}/reset");
+        let answer = self.operate("POST", &path).await;
+        assert!(answer.status < 300, "{answer:?}");
+    }
+
+    /// A request to the admin port.
+    pub async fn get(&self, path: &str) -> Answer {
+        self.operate("GET", path).await
+    }
+
+    async fn operate(&self, method: &str, path: &str) -> Answer {
+        let mut client = Client::connect(self.admin).await;
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {TOKEN}\r\n\
+             content-length: 0\r\nconnection: close\r\n\r\n",
+            self.admin
+        );
+        client.send(request).await;
+        client.answer().await
+    }
+
+    /// What it wrote to its log, the last part of it.
+    pub fn log(&self) -> String {
+        let text = std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(60)..].join("\n")
+    }
+
+    /// Asserts that nothing panicked, and that it still serves.
+    pub async fn is_well(&mut self) {
+        assert!(self.lives(), "berth is gone:\n{}", self.log());
+        let text = std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
+        assert!(!text.contains("panicked"), "{text}");
+    }
+
+    /// A folder that lives as long as the process.
+    pub fn folder(&self) -> PathBuf {
+        self.dir.path().to_owned()
+    }
+}
+
+impl Drop for Berth {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- the log of berth\n{}", self.log());
+        }
+    }
+}
+
+/// A configuration of one upstream and some credentials of it, asked in their order.
+///
+/// `more` is YAML at the top level. Affinity is off and the budget wide, so that which credential is
+/// asked follows from the order alone.
+pub fn config(upstream: &str, ids: &str, more: &str) -> String {
+    with_upstream(&format!("base_url: \"{upstream}\""), ids, more)
+}
+
+/// The same, with all that is to be said of the upstream.
+pub fn with_upstream(upstream: &str, ids: &str, more: &str) -> String {
+    let mut text = format!("upstreams: {{up: {{{upstream}}}}}\n");
+    text.push_str(&credentials("up", ids));
+    text.push_str(
+        "routes: [{path_prefix: /v1, balance: fill_first, affinity: {enabled: false}}]\n",
+    );
+    if !more.contains("admission:") {
+        text.push_str(ADMISSION);
+    }
+    text.push_str(more);
+    text
+}
+
+/// What the tests assume of the policy.
+pub const ADMISSION: &str = "admission: {retry_budget: {ratio: 100.0, min_per_second: 10000}}\n";
+
+/// The section of some credentials of one upstream.
+pub fn credentials(upstream: &str, ids: &str) -> String {
+    let mut text = "credentials:\n".to_owned();
+    for id in ids.chars() {
+        assert!(IDS.contains(id));
+        let variable = id.to_ascii_uppercase();
+        writeln!(
+            text,
+            "- {{id: {id}, upstream: {upstream}, secret: {{env: SK_{variable}}}}}"
+        )
+        .unwrap();
+    }
+    text
+}
+
+/// Within the deadline.
+pub async fn within<T>(what: impl Future<Output = T>) -> T {
+    let waited = tokio::time::timeout(DEADLINE, what).await;
+    waited.expect("nothing happened within the deadline")
+}
+
+/// The credentials that were asked, in order, with the verdict on each.
+pub fn story(line: &Value) -> Vec<(&str, &str)> {
+    let attempts = line["attempts"].as_array().unwrap();
+    attempts
+        .iter()
+        .map(|each| {
+            (
+                each["credential"].as_str().unwrap(),
+                each["verdict"].as_str().unwrap(),
+            )
+        })
+        .collect()
+}
+
+/// A port on which nobody listens.
+pub fn free_port() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+/// The berth under test: another build of it where `BERTH_BIN` says so.
+fn binary() -> PathBuf {
+    match std::env::var_os("BERTH_BIN") {
+        Some(path) => path.into(),
+        None => env!("CARGO_BIN_EXE_berth").into(),
+    }
+}
