@@ -4,10 +4,7 @@
 //! in, decisions go out. `edge` feeds it and acts on what it says.
 
 // What is disallowed, and why: clippy.toml.
-#![cfg_attr(
-    not(test),
-    deny(clippy::disallowed_methods, clippy::disallowed_types)
-)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod ask;
 pub mod coding;
