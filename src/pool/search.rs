@@ -23,6 +23,8 @@
 //! is one pass over the tier.
 
 use std::cell::OnceCell;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -192,13 +194,21 @@ impl Search<'_> {
                 }
             }
         }
-        candidates.sort_unstable_by_key(|(rank, _)| *rank);
-        candidates
-            .into_iter()
-            .find_map(|((class, ..), credential)| match class {
+        // Nearly always the first one is taken, so no more is put in order than is asked for.
+        let ranks = (0..).zip(&candidates);
+        let ranks = ranks.map(|(at, (rank, _))| Reverse((*rank, at)));
+        let mut ranks: BinaryHeap<Reverse<(_, usize)>> = ranks.collect();
+        while let Some(Reverse(((class, ..), at))) = ranks.pop() {
+            let (_, credential) = candidates.get(at)?;
+            let lease = match class {
                 Class::Probe => self.take_probing(credential),
                 _ => credential.take(self.ask.model, self.now),
-            })
+            };
+            if lease.is_some() {
+                return lease;
+            }
+        }
+        None
     }
 
     /// The class of a candidate, and its place in it: the lower the sooner.
