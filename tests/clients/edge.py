@@ -205,6 +205,8 @@ class Edge:
                     "path_prefix": f"/{lane.name}/v1",
                     "credentials": list(lane.credentials),
                     "balance": "fill_first",
+                    # The order listed decides, not where a session lives.
+                    "affinity": {"enabled": False},
                 }
                 for lane in self.lanes.values()
             ],
