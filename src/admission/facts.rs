@@ -32,17 +32,8 @@ pub struct Facts {
 impl Facts {
     /// The facts in a JSON object.
     pub fn of(object: &Object<'_>) -> Facts {
-        let response = Object::of(object.response);
-        let details = Object::of(object.status_details);
-        let deeper = response.as_ref().and_then(|r| Object::of(r.status_details));
         let mut facts = Facts::default();
-        for error in [
-            object.error,
-            response.as_ref().and_then(|r| r.error),
-            details.as_ref().and_then(|d| d.error),
-            deeper.as_ref().and_then(|d| d.error),
-            object.detail,
-        ] {
+        for error in object.errors() {
             facts.add(error);
         }
         // A flat error: its `type` names the event, not the error.

@@ -237,7 +237,7 @@ impl Gate {
     pub fn give_up_waiting(&mut self) -> Step {
         match &mut self.reader {
             Reader::Frames(frames) => match frames.error.take() {
-                Some(facts) => self.refuse(facts, Shape::Sse, self.head.status),
+                Some(facts) => self.refuse(facts, Shape::Sse),
                 None => Step::Hold,
             },
             _ => Step::Hold,
@@ -296,15 +296,8 @@ impl Gate {
         }
         let body = self.held.concat();
         match Facts::of_failed_document(&body) {
-            Some(facts) => self.refuse(facts, Shape::Json200, self.head.status),
-            None if !self.is_whole(&body) => Step::Refuse(Box::new(Refusal {
-                ruling: Ruling {
-                    verdict: super::Verdict::Transient,
-                    rule: "broken_document",
-                },
-                shape: Shape::Json200,
-                facts: Facts::default(),
-            })),
+            Some(facts) => self.refuse(facts, Shape::Json200),
+            None if !self.is_whole(&body) => no_answer("broken_document", Shape::Json200),
             None => Step::Commit(CommitReason::Complete),
         }
     }
@@ -325,7 +318,7 @@ impl Gate {
         if starts_like_a_page {
             self.reader = Reader::Document { page: true };
         }
-        self.refuse(facts, Shape::of_status(self.head.status), self.head.status)
+        self.refuse(facts, Shape::of_status(self.head.status))
     }
 
     /// Turns the frames' meaning into a step.
@@ -333,29 +326,34 @@ impl Gate {
         match step {
             FrameStep::Hold => self.waiting(),
             FrameStep::Commit => Step::Commit(CommitReason::Output),
-            FrameStep::Failed(facts) => self.refuse(facts, Shape::Sse, self.head.status),
-            FrameStep::EndedWithoutAnswer => Step::Refuse(Box::new(Refusal {
-                ruling: Ruling {
-                    verdict: super::Verdict::Transient,
-                    rule: "ended_without_answer",
-                },
-                shape: Shape::Sse,
-                facts: Facts::default(),
-            })),
+            FrameStep::Failed(facts) => self.refuse(facts, Shape::Sse),
+            FrameStep::EndedWithoutAnswer => no_answer("ended_without_answer", Shape::Sse),
         }
     }
 
-    fn refuse(&self, facts: Facts, shape: Shape, status: u16) -> Step {
+    fn refuse(&self, facts: Facts, shape: Shape) -> Step {
         let page = matches!(self.reader, Reader::Document { page: true });
         Step::Refuse(Box::new(refusal(
             facts,
             shape,
-            status,
+            self.head.status,
             self.dialect,
             page,
             self.head.spent,
         )))
     }
+}
+
+/// A body that is no answer, and says nothing of why.
+fn no_answer(rule: &'static str, shape: Shape) -> Step {
+    Step::Refuse(Box::new(Refusal {
+        ruling: Ruling {
+            verdict: super::Verdict::Transient,
+            rule,
+        },
+        shape,
+        facts: Facts::default(),
+    }))
 }
 
 /// The refusal that some facts make.

@@ -65,6 +65,21 @@ impl<'a> Object<'a> {
         value.and_then(|raw| Object::parse(raw.get().as_bytes()))
     }
 
+    /// Every place of an error in an answer, the nearest first. Reading and rewriting look at the same
+    /// places, or a code that is read would leave unchanged.
+    pub fn errors(&self) -> [Option<&'a RawValue>; 5] {
+        let response = Object::of(self.response);
+        let details = Object::of(self.status_details);
+        let deeper = response.as_ref().and_then(|r| Object::of(r.status_details));
+        [
+            self.error,
+            response.and_then(|r| r.error),
+            details.and_then(|d| d.error),
+            deeper.and_then(|d| d.error),
+            self.detail,
+        ]
+    }
+
     /// The `type`, where it is a string.
     pub fn kind(&self) -> Option<String> {
         text(self.kind)

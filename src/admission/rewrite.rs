@@ -34,16 +34,7 @@ pub fn document(bytes: &[u8], code: &ClientErrorCode) -> Option<Rewritten> {
     };
     let object = Object::parse(bytes)?;
     let mut found = Found::default();
-    let response = Object::of(object.response);
-    let details = Object::of(object.status_details);
-    let deeper = response.as_ref().and_then(|r| Object::of(r.status_details));
-    for error in [
-        object.error,
-        response.as_ref().and_then(|r| r.error),
-        details.as_ref().and_then(|d| d.error),
-        deeper.as_ref().and_then(|d| d.error),
-        object.detail,
-    ] {
+    for error in object.errors() {
         if let Some(error) = Object::of(error) {
             found.look_at(bytes, &error);
         }

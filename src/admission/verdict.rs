@@ -297,6 +297,55 @@ impl Verdict {
         }
     }
 
+    /// Whether the upstream itself answered just now. After output has come, a broken stream is no new
+    /// answer: the admission before it was one.
+    pub fn is_answer(self) -> bool {
+        match self {
+            Verdict::Admitted
+            | Verdict::Capacity
+            | Verdict::RateLimit
+            | Verdict::Quota
+            | Verdict::Auth
+            | Verdict::Deactivated
+            | Verdict::ModelUnsupported
+            | Verdict::ClientError
+            | Verdict::Policy
+            | Verdict::State
+            | Verdict::Forbidden
+            | Verdict::Challenge
+            | Verdict::Transient
+            | Verdict::CapacityAfterCommit => true,
+            Verdict::Transport
+            | Verdict::Timeout
+            | Verdict::TruncatedAfterCommit
+            | Verdict::ClientGone => false,
+        }
+    }
+
+    /// Whether the upstream took the request, whatever came of it later.
+    pub fn was_admitted(self) -> bool {
+        match self {
+            Verdict::Admitted | Verdict::TruncatedAfterCommit | Verdict::CapacityAfterCommit => {
+                true
+            }
+            Verdict::Capacity
+            | Verdict::RateLimit
+            | Verdict::Quota
+            | Verdict::Auth
+            | Verdict::Deactivated
+            | Verdict::ModelUnsupported
+            | Verdict::ClientError
+            | Verdict::Policy
+            | Verdict::State
+            | Verdict::Forbidden
+            | Verdict::Challenge
+            | Verdict::Transient
+            | Verdict::Transport
+            | Verdict::Timeout
+            | Verdict::ClientGone => false,
+        }
+    }
+
     /// What the client is told when nothing is left to try, and how this ranks among several
     /// different refusals: the lowest rank is the most retryable one, and is answered.
     pub fn telling(self) -> (u8, Telling) {
@@ -401,5 +450,36 @@ impl PairState {
             PairState::HeldOut => "held_out",
             PairState::Drained => "drained",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write as _;
+
+    #[test]
+    fn every_column_of_every_verdict_is_as_written_down() {
+        let mut matrix = String::new();
+        for verdict in Verdict::ALL {
+            let (rank, telling) = verdict.telling();
+            writeln!(
+                matrix,
+                "{}: {:?}; switch {:?}; scored {}; unreachable {}; answer {}; admitted {}; told {telling:?}, rank {rank}",
+                verdict.as_str(),
+                verdict.hold_out(),
+                verdict.switch(),
+                verdict.moves_score(),
+                verdict.counts_as_unreachable(),
+                verdict.is_answer(),
+                verdict.was_admitted(),
+            )
+            .unwrap();
+        }
+        if std::env::var_os("BERTH_BLESS").is_some() {
+            std::fs::write("tests/golden/verdicts.txt", &matrix).unwrap();
+        }
+        let golden = std::fs::read_to_string("tests/golden/verdicts.txt").unwrap();
+        assert_eq!(matrix, golden);
     }
 }

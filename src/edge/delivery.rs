@@ -221,10 +221,7 @@ pub async fn deliver(
             Event::Broken if !stream.is_opaque() => {
                 // Broken after the terminal frame, or after an error that only lacked it: the
                 // client has everything.
-                ending = Some(match stream.end(&mut out) {
-                    Ending::Complete => Ending::Complete,
-                    Ending::Truncated => Ending::Truncated,
-                });
+                ending = Some(stream.end(&mut out));
             }
             Event::Broken | Event::Deadline | Event::Head(_) | Event::BodyFault(_) => {
                 break End::Truncated;

@@ -140,7 +140,7 @@ impl Metrics {
         for attempt in record
             .attempts
             .iter()
-            .filter(|attempt| attempt.was_admitted())
+            .filter(|attempt| attempt.verdict.was_admitted())
         {
             if let Some(model) = &attempt.model {
                 self.models.admitted(model.as_str());

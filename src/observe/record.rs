@@ -158,32 +158,6 @@ impl Record {
     }
 }
 
-impl AttemptRecord {
-    /// Whether the upstream took the request, whatever came of it later.
-    pub fn was_admitted(&self) -> bool {
-        match self.verdict {
-            Verdict::Admitted | Verdict::TruncatedAfterCommit | Verdict::CapacityAfterCommit => {
-                true
-            }
-            Verdict::Capacity
-            | Verdict::RateLimit
-            | Verdict::Quota
-            | Verdict::Auth
-            | Verdict::Deactivated
-            | Verdict::ModelUnsupported
-            | Verdict::ClientError
-            | Verdict::Policy
-            | Verdict::State
-            | Verdict::Forbidden
-            | Verdict::Challenge
-            | Verdict::Transient
-            | Verdict::Transport
-            | Verdict::Timeout
-            | Verdict::ClientGone => false,
-        }
-    }
-}
-
 fn verdict<S: Serializer>(verdict: &Verdict, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(verdict.as_str())
 }

@@ -62,7 +62,7 @@ impl Counts {
     pub fn record(&self, record: &Record, now: Duration) {
         for attempt in &record.attempts {
             let refused = u32::from(attempt.verdict == Verdict::Capacity);
-            let admitted = u32::from(attempt.was_admitted());
+            let admitted = u32::from(attempt.verdict.was_admitted());
             let count = Count { refused, admitted };
             if count == Count::default() {
                 continue;

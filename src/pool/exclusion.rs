@@ -111,7 +111,7 @@ impl Exclusions {
 
     /// Draws every consequence of an attempt.
     pub fn learn(&mut self, lesson: Lesson, now: Instant) {
-        let answered = is_answer(lesson.verdict);
+        let answered = lesson.verdict.is_answer();
         if answered {
             self.failures.clear();
             self.whole.end(|it| it.state == PairState::Unreachable);
@@ -346,31 +346,6 @@ pub(super) enum Passable {
     Now,
     /// From then on, perhaps as a probe.
     From(Instant),
-}
-
-/// Whether the upstream itself answered just now. After output has come, a broken stream is no new
-/// answer: the admission before it was one.
-fn is_answer(verdict: Verdict) -> bool {
-    match verdict {
-        Verdict::Admitted
-        | Verdict::Capacity
-        | Verdict::RateLimit
-        | Verdict::Quota
-        | Verdict::Auth
-        | Verdict::Deactivated
-        | Verdict::ModelUnsupported
-        | Verdict::ClientError
-        | Verdict::Policy
-        | Verdict::State
-        | Verdict::Forbidden
-        | Verdict::Challenge
-        | Verdict::Transient
-        | Verdict::CapacityAfterCommit => true,
-        Verdict::Transport
-        | Verdict::Timeout
-        | Verdict::TruncatedAfterCommit
-        | Verdict::ClientGone => false,
-    }
 }
 
 #[cfg(test)]
