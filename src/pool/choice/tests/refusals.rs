@@ -76,8 +76,9 @@ fn after(balance: Balance, affinity: bool, history: &[Told]) -> (Pool, Instant) 
     (pool, latest)
 }
 
+/// Every score that is one: a pair whose last trace is gone has no row any more, which changes nothing.
 fn scores(pool: &Pool, now: Instant) -> Vec<(String, String, u64)> {
-    let views = pool.snapshot(now).into_iter();
+    let views = pool.snapshot(now).into_iter().filter(|it| it.score >= 0.01);
     let score = |it: PairView| (it.credential.to_string(), it.model, it.score.to_bits());
     views.map(score).collect()
 }
