@@ -38,7 +38,7 @@ pub struct Record {
     pub headers: Vec<(String, String)>,
     /// The step of the program; `models` or a rejection where no step was taken.
     pub step: String,
-    /// What `flap` or `chance` came to; else the same.
+    /// What `flap`, `chance` or `seats` came to; else the same.
     pub played: String,
     /// The status that was answered, where one was.
     pub status: Option<u16>,
@@ -220,7 +220,8 @@ impl Journal {
             _ => program.seed,
         };
         let draw = mix(seed ^ mix(hash(&credential)) ^ mix(index)) % 100;
-        let played = step.resolve(running, draw).clone();
+        let in_flight = state.stats.of(&credential).in_flight;
+        let played = step.resolve(running, draw, in_flight).clone();
         Some(Choice {
             credential,
             step,

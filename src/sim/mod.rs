@@ -40,7 +40,7 @@ pub use journal::{CredentialStats, Record, Stats};
 pub use program::{Credential, Program, ProgramError, Then, Track};
 pub use step::{
     Admit, Announce, Call, Chance, Cut, Early503, Flap, KeepalivesForever, Quota, RateLimit,
-    Refuse, RefuseAfterOutput, ResetAfter, Shape, State, Step,
+    Refuse, RefuseAfterOutput, ResetAfter, Seats, Shape, State, Step,
 };
 
 use journal::Journal;

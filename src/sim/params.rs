@@ -267,6 +267,20 @@ pub struct Chance {
     pub seed: Option<u64>,
 }
 
+/// Parameters of `seats`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Seats {
+    /// How many answers are played at once.
+    pub count: u32,
+    /// What comes when all are taken.
+    #[serde(default = "boxed_refusal")]
+    pub refuse: Box<Step>,
+    /// What the others meet.
+    #[serde(default = "boxed_admission")]
+    pub admit: Box<Step>,
+}
+
 fn boxed_refusal() -> Box<Step> {
     Box::new(Step::refuse(Shape::Sse))
 }

@@ -8,7 +8,7 @@
 //! Refused alternative: steps picked by a request header. It is handy, but then the client decides
 //! what the upstream does, and a proxy under test that drops the header changes the experiment.
 
-use super::step::{Admit, Announce, Call, Chance, Early503, Flap, Refuse, Shape, Step};
+use super::step::{Admit, Announce, Call, Chance, Early503, Flap, Refuse, Seats, Shape, Step};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -295,6 +295,11 @@ fn plain_steps() -> Vec<Step> {
             admit: Box::new(Step::admit()),
             seed: None,
         }),
+        Step::Seats(Seats {
+            count: 2,
+            refuse: Box::new(Step::refuse(Shape::Sse)),
+            admit: Box::new(Step::admit()),
+        }),
     ]
 }
 
@@ -348,8 +353,8 @@ fn check_step(step: &Step, may_choose: bool) -> Result<(), String> {
         Step::RefuseAfterOutput(refusal) => count("deltas", refusal.deltas),
         Step::Cut(cut) => count("after", cut.after),
         Step::ResetAfter(reset) => count("deltas", reset.deltas),
-        Step::Flap(_) | Step::Chance(_) if !may_choose => {
-            Err("`flap` and `chance` cannot stand inside each other".into())
+        Step::Flap(_) | Step::Chance(_) | Step::Seats(_) if !may_choose => {
+            Err("`flap`, `chance` and `seats` cannot stand inside each other".into())
         }
         Step::Flap(Flap {
             period,
@@ -374,13 +379,17 @@ fn check_step(step: &Step, may_choose: bool) -> Result<(), String> {
             check_choice(refuse)?;
             check_choice(admit)
         }
+        Step::Seats(Seats { refuse, admit, .. }) => {
+            check_choice(refuse)?;
+            check_choice(admit)
+        }
         _ => Ok(()),
     }
 }
 
 fn check_choice(step: &Step) -> Result<(), String> {
     if matches!(step, Step::Early503(_)) {
-        return Err("`early_503` cannot stand inside `flap` or `chance`".into());
+        return Err("`early_503` cannot stand inside `flap`, `chance` or `seats`".into());
     }
     check_step(step, false)
 }

@@ -110,6 +110,7 @@ pub(super) fn script(step: &Step, asked: &Asked) -> Script {
         }
         Step::Flap(flap) => script(&flap.refuse, asked),
         Step::Chance(chance) => script(&chance.refuse, asked),
+        Step::Seats(seats) => script(&seats.refuse, asked),
     }
 }
 

@@ -79,11 +79,13 @@ pub enum Step {
     Flap(Flap),
     /// Refuses at random, by a seeded draw.
     Chance(Chance),
+    /// Admits as many at once as it has seats.
+    Seats(Seats),
 }
 
 impl Step {
     /// The name of every step, in the order above.
-    pub const NAMES: [&'static str; 30] = [
+    pub const NAMES: [&'static str; 31] = [
         "admit",
         "refuse",
         "refuse_after_output",
@@ -114,6 +116,7 @@ impl Step {
         "early_503",
         "flap",
         "chance",
+        "seats",
     ];
 
     /// A plain admission.
@@ -162,13 +165,15 @@ impl Step {
             Step::Early503(_) => "early_503",
             Step::Flap(_) => "flap",
             Step::Chance(_) => "chance",
+            Step::Seats(_) => "seats",
         }
     }
 
-    /// The step that is really taken: `flap` and `chance` decide, the others are themselves.
+    /// The step that is really taken: `flap`, `chance` and `seats` decide, the others are themselves.
     ///
-    /// `running` is the time since the program was set, `draw` a number in 0..100.
-    pub(super) fn resolve(&self, running: Duration, draw: u64) -> &Step {
+    /// `running` is the time since the program was set, `draw` a number in 0..100, `in_flight` the
+    /// answers of the credential that are being played.
+    pub(super) fn resolve(&self, running: Duration, draw: u64, in_flight: u64) -> &Step {
         match self {
             Step::Flap(flap) => {
                 let phase = running.as_nanos() / flap.period.as_nanos().max(1);
@@ -183,6 +188,13 @@ impl Step {
                     &chance.refuse
                 } else {
                     &chance.admit
+                }
+            }
+            Step::Seats(seats) => {
+                if in_flight < u64::from(seats.count) {
+                    &seats.admit
+                } else {
+                    &seats.refuse
                 }
             }
             other => other,

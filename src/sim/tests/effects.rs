@@ -405,13 +405,13 @@ async fn keepalives_can_be_comments() {
 }
 
 #[test]
-fn flap_follows_the_clock_and_chance_follows_its_draw() {
+fn flap_follows_the_clock_chance_its_draw_and_seats_what_is_under_way() {
     let flap = Step::Flap(Flap {
         period: Duration::from_secs(10),
         refuse: Box::new(Step::refuse(Shape::Http503)),
         admit: Box::new(Step::admit()),
     });
-    let at = |seconds| flap.resolve(Duration::from_secs(seconds), 0).name();
+    let at = |seconds| flap.resolve(Duration::from_secs(seconds), 0, 0).name();
     assert_eq!(
         [at(0), at(9), at(10), at(19), at(20)],
         ["refuse", "refuse", "admit", "admit", "refuse"]
@@ -422,8 +422,16 @@ fn flap_follows_the_clock_and_chance_follows_its_draw() {
         admit: Box::new(Step::admit()),
         seed: None,
     });
-    let refused = (0..100).filter(|draw| chance.resolve(Duration::ZERO, *draw).name() == "refuse");
+    let refused =
+        (0..100).filter(|draw| chance.resolve(Duration::ZERO, *draw, 0).name() == "refuse");
     assert_eq!(refused.count(), 30);
+    let seats = Step::Seats(Seats {
+        count: 2,
+        refuse: Box::new(Step::refuse(Shape::Http503)),
+        admit: Box::new(Step::admit()),
+    });
+    let at = |in_flight| seats.resolve(Duration::ZERO, 0, in_flight).name();
+    assert_eq!([at(0), at(1), at(2)], ["admit", "admit", "refuse"]);
 }
 
 #[tokio::test]
