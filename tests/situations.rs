@@ -78,7 +78,7 @@ impl Situation {
     }
 
     /// What each credential does from now on.
-    fn from_now(&self, step: impl Fn(usize) -> Step) {
+    fn play(&self, step: impl Fn(usize) -> Step) {
         self.sim.set_program(program(self.ids, step)).unwrap();
     }
 
@@ -239,6 +239,15 @@ async fn a_bad_credential_is_found_and_spared_and_nobody_sees_it() {
         it.shown(&["shunned", "probing"]).await,
         ["a".to_owned()].into()
     );
+    // And the operator is told on what evidence.
+    let status = it.berth.status().await;
+    let mut pairs = status["pairs"].as_array().unwrap().iter();
+    let pair = pairs.find(|it| it["credential"] == "a" && it["model"] == "gpt-sim");
+    let basis = pair.unwrap()["basis"].as_str().unwrap();
+    assert!(
+        basis.contains("newcomers refused here and admitted elsewhere"),
+        "{basis}"
+    );
     // A fair share would be a sixth.
     assert!(did.first_at_a < 0.05, "{did:?}");
     assert!(did.attempts < did.tries * 106 / 100, "{did:?}");
@@ -253,14 +262,14 @@ async fn a_full_model_is_not_hammered_and_nobody_is_blamed() {
     let before = it.clients(Duration::from_secs(2)).await;
     let spent = |it: &Situation| it.sim.stats().requests;
     let (clients, watched) = tokio::join!(it.clients(Duration::from_secs(12)), async {
-        it.from_now(|_| refuses());
+        it.play(|_| refuses());
         it.berth.metric_becomes(FULL, 1.0).await;
         // It takes two seconds without an admission; what was under way is over by then.
         let (from, since) = (spent(&it), Instant::now());
         tokio::time::sleep(Duration::from_secs(5)).await;
         let attempts = (spent(&it) - from) as f64 / since.elapsed().as_secs_f64();
         let blamed = it.shown(&["cooling", "shunned", "probing"]).await;
-        it.from_now(|_| refuses_of_a_hundred(1));
+        it.play(|_| refuses_of_a_hundred(1));
         until_gone(&it.berth, FULL).await;
         (attempts, blamed)
     });

@@ -13,8 +13,8 @@ use crate::observe::safe::SafeText;
 use crate::observe::snapshot::{self, CredentialView, MemoryView, ModelView, Snapshot};
 use crate::observe::trail::Trail;
 use crate::pool::{
-    CredentialId, CredentialIndex, CredentialSpec, MemoryBudget, Pool, PoolError, RetryWindow,
-    RouteIndex, RouteMembers,
+    BY_SCORE, CredentialId, CredentialIndex, CredentialSpec, MemoryBudget, PairView, Pool,
+    PoolError, RetryWindow, RouteIndex, RouteMembers,
 };
 
 use super::owners::Owners;
@@ -215,8 +215,9 @@ impl Control for Edge {
             state: view.state,
             since: view.since.unwrap_or_default(),
             left: view.left,
-            basis: view.basis.unwrap_or_default().to_owned(),
+            basis: basis(view),
             score: view.score,
+            excess: view.excess,
         });
         let full = self.pool.full_models(now);
         let waiting = self.waiting.load(Ordering::Relaxed) as u64;
@@ -304,6 +305,20 @@ fn reload_secrets(edge: &Edge) {
     for error in changes.errors {
         log::warn!("{error}; the old value stays in use");
     }
+}
+
+/// Why a pair is where it is, and what that rests on.
+fn basis(view: &PairView) -> String {
+    let Some(basis) = view.basis else {
+        return String::new();
+    };
+    if basis != BY_SCORE {
+        return basis.to_owned();
+    }
+    format!(
+        "score {:.0}, {:.0} above its siblings: {} newcomers refused here and admitted elsewhere, {} admitted here",
+        view.score, view.excess, view.evidence.refused, view.evidence.admitted
+    )
 }
 
 fn route_name(route: &RouteSpec) -> &str {

@@ -195,6 +195,7 @@ pub(super) mod tests {
                     left: Some(Duration::from_millis(3_500)),
                     basis: "score 20 against a median of 0".to_owned(),
                     score: 20.0,
+                    excess: 20.0,
                 },
                 PairView {
                     credential: CredentialId::new("campus-b").unwrap(),
@@ -204,6 +205,7 @@ pub(super) mod tests {
                     left: None,
                     basis: "an operator".to_owned(),
                     score: 0.0,
+                    excess: 0.0,
                 },
             ],
             models: vec![ModelView {

@@ -60,6 +60,8 @@ pub struct PairView {
     pub basis: String,
     /// Its score now.
     pub score: f64,
+    /// How far that is above the median of the model's other pairs.
+    pub excess: f64,
 }
 
 /// A model at one moment.

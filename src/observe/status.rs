@@ -62,8 +62,12 @@ pub struct PairStatus {
     pub since_ms: Option<u64>,
     /// Milliseconds that it will be; `null` where that is not known.
     pub left_ms: Option<u64>,
-    /// Why.
+    /// Why, and on what evidence.
     pub basis: String,
+    /// Its score, to a tenth.
+    pub score: f64,
+    /// How far that is above the median of the model's other pairs, to a tenth.
+    pub excess: f64,
     /// Attempts refused for want of capacity.
     pub refused: SpanCounts,
     /// Attempts admitted.
@@ -130,6 +134,8 @@ impl Status {
                 since_ms: Some(millis(pair.since)),
                 left_ms: pair.left.map(millis),
                 basis: pair.basis.clone(),
+                score: tenths(pair.score),
+                excess: tenths(pair.excess),
                 refused: SpanCounts::default(),
                 admitted: SpanCounts::default(),
             };
@@ -148,6 +154,8 @@ impl Status {
                     since_ms: None,
                     left_ms: None,
                     basis: String::new(),
+                    score: 0.0,
+                    excess: 0.0,
                     refused: SpanCounts::default(),
                     admitted: SpanCounts::default(),
                 });
@@ -194,6 +202,10 @@ fn each(spans: &Spans, number: fn(Count) -> u32) -> SpanCounts {
         hour: number(spans.hour),
         day: number(spans.day),
     }
+}
+
+fn tenths(number: f64) -> f64 {
+    (number * 10.0).round() / 10.0
 }
 
 fn millis(time: Duration) -> u64 {
@@ -244,6 +256,7 @@ mod tests {
         let pair = serde_json::json!({
             "credential": "campus-a", "model": "gpt-5.6-sol", "state": "cooling",
             "since_ms": 1_500, "left_ms": 3_500, "basis": "score 20 against a median of 0",
+            "score": 20.0, "excess": 20.0,
             "refused": {"15m": 0, "1h": 0, "24h": 0}, "admitted": {"15m": 0, "1h": 0, "24h": 0},
         });
         assert_eq!(json["pairs"][0], pair);

@@ -78,6 +78,7 @@ pub(super) struct Scored {
     pub since: Option<Instant>,
     pub until: Option<Instant>,
     pub score: f64,
+    pub excess: f64,
     pub evidence: crate::admission::score::Evidence,
 }
 
@@ -247,6 +248,7 @@ impl Ledger {
             since: it.since,
             until: it.until,
             score: it.score,
+            excess: it.excess,
             evidence: it.evidence,
         });
         let mut pairs: Vec<_> = pairs.collect();

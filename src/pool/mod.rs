@@ -35,7 +35,7 @@ pub use memory::{Full, MemoryBudget, Reservation};
 pub use retry_budget::RetryWindow;
 pub use secret::{SecretError, read_secret};
 pub use spec::{Balance, CredentialId, CredentialSpec, HeaderSource, ModelPatterns, SecretSource};
-pub use views::{PairView, SecretChanges};
+pub use views::{BY_SCORE, PairView, SecretChanges};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

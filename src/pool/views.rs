@@ -28,6 +28,8 @@ pub struct PairView {
     pub basis: Option<Basis>,
     /// Its score now; nothing for a whole credential.
     pub score: f64,
+    /// The score above the median of the model's other pairs.
+    pub excess: f64,
     /// What the score rests on.
     pub evidence: Evidence,
 }
@@ -60,6 +62,7 @@ impl Pool {
                 let view = PairView::new(credential.id(), model.clone(), Some(shown), now);
                 let view = PairView {
                     score: known.as_ref().map_or(0.0, |it| it.score),
+                    excess: known.as_ref().map_or(0.0, |it| it.excess),
                     evidence: known.map(|it| it.evidence).unwrap_or_default(),
                     ..view
                 };
@@ -139,6 +142,7 @@ impl PairView {
             left: shown.as_ref().and_then(|it| it.left),
             basis: shown.map(|it| it.basis),
             score: 0.0,
+            excess: 0.0,
             evidence: Evidence::default(),
         }
     }
@@ -152,10 +156,11 @@ impl PairView {
             left: scored.until.map(|it| it.saturating_duration_since(now)),
             basis: scored.since.map(|_| BY_SCORE),
             score: scored.score,
+            excess: scored.excess,
             evidence: scored.evidence,
         }
     }
 }
 
 /// The basis of what comes from a score.
-const BY_SCORE: Basis = "score";
+pub const BY_SCORE: Basis = "score";
