@@ -10,6 +10,7 @@ pub mod ask;
 pub mod coding;
 pub mod dialect;
 pub mod dice;
+pub mod elapsed;
 pub mod facts;
 pub mod frame;
 pub mod full;

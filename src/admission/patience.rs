@@ -11,7 +11,10 @@
 
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use super::dice::Dice;
+use super::elapsed::FromNow;
 use super::policy::RetryAfterBounds;
 use super::recent::Recent;
 
@@ -33,6 +36,11 @@ struct Unanswered {
     last: Instant,
     refused_everywhere: Option<Instant>,
 }
+
+/// The sessions that wait, for the next process: each with its first try without an answer, its last,
+/// and when everything refused it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PatienceHandover(Vec<(u64, FromNow, FromNow, Option<FromNow>)>);
 
 /// How long a session refused by everything gets one attempt only (the policy's).
 const ONE_ATTEMPT_FOR: Duration = Duration::from_secs(30);
@@ -89,6 +97,30 @@ impl Patience {
         longer
             .min(max.mul_f64(1.0 - JITTER / 2.0 * fraction))
             .max(min)
+    }
+
+    /// The sessions that still wait.
+    pub fn hand_over(&self, now: Instant) -> PatienceHandover {
+        let waiting = self.waiting.iter();
+        let waiting =
+            waiting.filter(|(_, it)| now.saturating_duration_since(it.last) <= GONE_AFTER);
+        let from_now = |time| FromNow::of(time, now);
+        let told = waiting.map(|(session, it)| {
+            let refused = it.refused_everywhere.map(from_now);
+            (*session, from_now(it.first), from_now(it.last), refused)
+        });
+        PatienceHandover(told.collect())
+    }
+
+    /// They wait here from now on.
+    pub fn take_over(&mut self, told: &PatienceHandover, now: Instant) {
+        for (session, first, last, refused) in told.0.iter().take(MAX_SESSIONS) {
+            self.waiting.entry(*session, || Unanswered {
+                first: first.at(now),
+                last: last.at(now),
+                refused_everywhere: refused.map(|it| it.at(now)),
+            });
+        }
     }
 
     fn unanswered(&mut self, session: u64, now: Instant) -> &mut Unanswered {

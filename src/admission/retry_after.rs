@@ -25,6 +25,11 @@ pub struct Stated {
     pub basis: &'static str,
 }
 
+/// The basis of a time that the answer gives as the end of its limit.
+pub const BY_RESET: &str = "upstream_reset";
+/// The basis of a time that the answer gives for the next try.
+pub const BY_RETRY_AFTER: &str = "retry_after";
+
 /// What a refusal states. `headers` are those of the refusal's own head: pass `None` for a failure
 /// inside a 200, whose headers are a snapshot from before it. `now` serves where the answer has no
 /// `Date`.
@@ -36,11 +41,11 @@ pub fn stated(
 ) -> Option<Stated> {
     let reset = |after| Stated {
         after,
-        basis: "upstream_reset",
+        basis: BY_RESET,
     };
     let hint = |after| Stated {
         after,
-        basis: "retry_after",
+        basis: BY_RETRY_AFTER,
     };
     let clock = headers.and_then(date).unwrap_or(now);
     let body = facts

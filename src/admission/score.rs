@@ -28,11 +28,13 @@ use super::policy::{Cooldown, Probe, ScoreMarks};
 use super::recent::Recent;
 use super::verdict::PairState;
 
+mod handover;
 mod model;
 mod outlook;
 mod pair;
 mod session;
 
+pub use handover::ScoresHandover;
 use model::Model;
 pub use outlook::{Last, Outlook, Standing};
 use pair::Numbers;

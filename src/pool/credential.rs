@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use http::{HeaderName, HeaderValue};
 use secrecy::{ExposeSecret, SecretString};
 
-use super::exclusion::{Exclusions, Lesson, Passable, Passage, ProbeToken, Shown, Stated};
+use super::exclusion::{
+    Exclusions, ExclusionsHandover, Lesson, Passable, Passage, ProbeToken, Shown, Stated,
+};
 use super::lease::Lease;
 use super::lock;
 use super::secret::{SecretError, Stamp, header_value, read_secret, stamp};
@@ -218,6 +220,16 @@ impl Credential {
 
     pub(super) fn reset(&self) {
         self.change(Exclusions::reset);
+    }
+
+    /// What excludes it, for the next process.
+    pub(super) fn hand_over(&self, now: Instant) -> ExclusionsHandover {
+        lock(&self.exclusions).hand_over(now)
+    }
+
+    /// What excluded it in the process before.
+    pub(super) fn take_over(&self, told: &ExclusionsHandover, now: Instant) {
+        self.change(|exclusions| exclusions.take_over(told, now));
     }
 
     /// What excludes it, with every model and with single ones.

@@ -20,9 +20,11 @@ use std::time::{Duration, Instant};
 use crate::admission::{HoldOut, PairState, Scope, Verdict};
 
 mod entry;
+mod handover;
 
 use entry::{Comeback, Entry, Exclusion, MAX_STATED, QUOTA_PROBE, within_bounds};
 pub(super) use entry::{Passage, ProbeToken, Shown};
+pub use handover::ExclusionsHandover;
 
 /// Models that are remembered per credential (chosen: more than any vendor serves).
 pub const MAX_MODELS: usize = 512;

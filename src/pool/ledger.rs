@@ -21,6 +21,10 @@ use crate::admission::score::{
 };
 use crate::admission::{PairState, dice, policy};
 
+mod handover;
+
+pub use handover::LedgerHandover;
+
 /// Scores, full models and waiting sessions.
 pub(super) struct Ledger(Mutex<Inner>);
 

@@ -11,6 +11,7 @@ mod choice;
 mod credential;
 mod error;
 mod exclusion;
+mod handover;
 mod lease;
 mod ledger;
 mod memory;
@@ -29,6 +30,7 @@ pub use choice::{
 pub use credential::{Credential, CredentialIndex, CredentialSecretError, Secrets};
 pub use error::PoolError;
 pub use exclusion::{Basis, MAX_MODELS, Stated};
+pub use handover::PoolHandover;
 pub use lease::Lease;
 pub use ledger::{Allowance, FullModel};
 pub use memory::{Full, MemoryBudget, Reservation};

@@ -71,6 +71,11 @@ impl Model {
         }
     }
 
+    /// Those that have a score.
+    pub fn pairs(&self) -> &[Pair] {
+        &self.pairs
+    }
+
     /// Everything that goes last.
     pub fn order(&self, now: Instant, outlook: &mut Outlook) {
         let heavy = |pair: &&Pair| pair.is_cooling(now) || pair.shunned.is_some();

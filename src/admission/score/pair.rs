@@ -28,8 +28,8 @@ pub struct Pair {
     pub cooling: Option<Cooling>,
     pub shunned: Option<Shunned>,
     /// Refused probes in a row, and when the last change of that was.
-    doublings: u32,
-    doubled: Option<Instant>,
+    pub(super) doublings: u32,
+    pub(super) doubled: Option<Instant>,
     pub evidence: Evidence,
 }
 

@@ -15,13 +15,14 @@ const PAIRS: usize = 8;
 #[derive(Debug, Default)]
 pub struct Memory(Vec<Meeting>);
 
+/// What a session and a pair had to do with each other.
 #[derive(Debug)]
-struct Meeting {
-    credential: Credential,
-    admitted: Option<Instant>,
-    refused: Option<Instant>,
+pub struct Meeting {
+    pub credential: Credential,
+    pub admitted: Option<Instant>,
+    pub refused: Option<Instant>,
     /// The last refusal as a newcomer.
-    episode: Option<Instant>,
+    pub episode: Option<Instant>,
 }
 
 /// What a refusal is to the score.
@@ -36,6 +37,22 @@ pub enum Weighs {
 }
 
 impl Memory {
+    /// Of these meetings, the first of them.
+    pub fn of(meetings: impl Iterator<Item = Meeting>) -> Memory {
+        Memory(meetings.take(PAIRS).collect())
+    }
+
+    /// Whether any of it still counts for something.
+    pub fn is_worth_something(&self, episode: Duration, now: Instant) -> bool {
+        let recent = |it: &Meeting| since(it.last(now), now) < WARM.max(episode);
+        self.0.iter().any(recent)
+    }
+
+    /// All of them.
+    pub fn meetings(&self) -> &[Meeting] {
+        &self.0
+    }
+
     /// Refused by `credential`; `counts` is false while the model is full, when a refusal says
     /// nothing about the pair.
     pub fn refused(

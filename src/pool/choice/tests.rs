@@ -11,6 +11,7 @@ use crate::admission::PairState;
 use crate::admission::Verdict;
 use crate::pool::{PairView, Stated};
 
+mod handover;
 mod histories;
 mod order;
 mod refusals;

@@ -1,0 +1,50 @@
+//! What a pool tells the pool of the process that takes over.
+//!
+//! Credentials are told apart by name, so the successor's configuration may have others, or the same in
+//! another order: what is said of one that is gone is forgotten. Times travel as what they are from
+//! now. Secrets do not travel: each process reads its own.
+
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::choice::Pool;
+use super::exclusion::ExclusionsHandover;
+use super::ledger::LedgerHandover;
+use super::spec::CredentialId;
+
+/// Exclusions, scores, and where sessions live.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PoolHandover {
+    /// By the place of the credential in the pool that tells.
+    credentials: Vec<(String, ExclusionsHandover)>,
+    ledger: LedgerHandover,
+}
+
+impl Pool {
+    /// Everything that was learned.
+    pub fn hand_over(&self, now: Instant) -> PoolHandover {
+        let credentials = self.credentials.iter();
+        let told = credentials.map(|it| (it.id().to_string(), it.hand_over(now)));
+        PoolHandover {
+            credentials: told.collect(),
+            ledger: self.ledger.hand_over(now),
+        }
+    }
+
+    /// Knows from now on what another pool had learned; for a pool that has learned nothing yet.
+    pub fn take_over(&self, told: &PoolHandover, now: Instant) {
+        let places: Vec<Option<usize>> = told
+            .credentials
+            .iter()
+            .map(|(name, exclusions)| {
+                let id = CredentialId::new(name)?;
+                let credential = self.credential(&id)?;
+                credential.take_over(exclusions, now);
+                Some(credential.index().0)
+            })
+            .collect();
+        let here = |there: usize| places.get(there).copied().flatten();
+        self.ledger.take_over(&told.ledger, here, now);
+    }
+}
