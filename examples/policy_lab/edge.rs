@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use berth::admission::full::Start as Begin;
 use berth::admission::{PairState, Policy as Rules, Verdict};
 use berth::pool::{
-    Ask, Balance, Choice, CredentialId, CredentialIndex, CredentialSpec, Lease, ModelPatterns,
-    Pool, Refused, RetryWindow, RouteIndex, RouteMembers, SecretSource, Settlement, Why,
+    Ask, Balance, Choice, CredentialId, CredentialIndex, CredentialSpec, Lease, Lineage,
+    ModelPatterns, Pool, Reach, Refused, RetryWindow, RouteIndex, RouteMembers, SecretSource,
+    Settlement, Why,
 };
 
 use super::policies::{Policy, Request, Start};
@@ -71,7 +72,7 @@ impl Berth {
         let settlement = Settlement {
             route: ROUTE,
             model: Some(MODELS[request.model]),
-            session: Some(request.session),
+            session: Some(Lineage::root(request.session)),
             refused: &self.refused[request.slot],
             admitted: admitted.map(CredentialIndex),
             began: self.at(request.sent),
@@ -130,7 +131,8 @@ impl Policy for Berth {
             model: Some(MODELS[request.model]),
             tried: &tried,
             only: None,
-            session: Some(request.session),
+            session: Some(Lineage::root(request.session)),
+            reach: Reach::Anywhere,
         };
         match self.pool.choose(&ask, self.at(now)) {
             Choice::Take(lease) => {
@@ -204,7 +206,8 @@ impl Policy for Berth {
             model: Some(MODELS[0]),
             tried: &[],
             only: None,
-            session: Some(session),
+            session: Some(Lineage::root(session)),
+            reach: Reach::Anywhere,
         };
         match self.pool.choose(&request, self.at(now)) {
             Choice::Take(lease) => lease.credential().index().0 == credential,

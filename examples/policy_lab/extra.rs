@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use berth::admission::dice::Dice;
 use berth::admission::{Policy as Rules, Verdict};
-use berth::pool::{Ask, Choice, CredentialIndex, Lease, Refused, RouteIndex, Settlement, Stated};
+use berth::pool::{
+    Ask, Choice, CredentialIndex, Lease, Lineage, Reach, Refused, RouteIndex, Settlement, Stated,
+};
 
 use super::edge::Berth;
 use super::figures::Figures;
@@ -175,7 +177,8 @@ fn lease(
         model: Some(model),
         tried: &[],
         only,
-        session: Some(session),
+        session: Some(Lineage::root(session)),
+        reach: Reach::Anywhere,
     };
     match berth.pool.choose(&ask, berth.at(time)) {
         Choice::Take(lease) => Some(lease),
@@ -204,7 +207,7 @@ fn settle(berth: &Berth, (model, session): (&str, u64), refused: &[Refused], tim
     let settlement = Settlement {
         route: RouteIndex(0),
         model: Some(model),
-        session: Some(session),
+        session: Some(Lineage::root(session)),
         refused,
         admitted: Some(CredentialIndex(1)),
         began: berth.at(time),

@@ -99,7 +99,7 @@ impl<'de> Visitor<'de> for Capture<'_> {
 
 /// A string of at most 512 bytes; anything else counts as absent.
 #[derive(Default)]
-struct ShortText(Option<String>);
+pub(super) struct ShortText(pub Option<String>);
 
 /// `true`; anything else is not.
 #[derive(Default)]

@@ -26,6 +26,7 @@ pub mod rules;
 pub mod score;
 pub mod sse;
 pub mod stream;
+pub mod turn_metadata;
 pub mod usage;
 pub mod verdict;
 

@@ -105,17 +105,15 @@ impl Edge {
             );
         }
         let (ask, ahead) = self.look(session).await?;
-        let plan = plan.with(session, ask);
-        tale.asks(
-            plan.ask.model.as_deref(),
-            self.session_of(session, &plan.ask),
-        );
+        let plan = self.read(plan, session, ask);
+        self.tell(&mut tale, &plan);
         let wanted = pool::Ask {
             route: RouteIndex(plan.route),
             model: plan.ask.model.as_deref(),
             tried: &[],
             only: None,
             session: plan.session,
+            reach: plan.reach(),
         };
         let lease = match self.pool.choose(&wanted, Instant::now()) {
             Choice::Take(lease) => lease,

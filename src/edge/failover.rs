@@ -113,7 +113,12 @@ impl Edge {
         let now = Instant::now();
         let mut lease = match course.choose(now) {
             Ok(lease) => lease,
-            Err(why) => return course.give_up(session, Some(why)).await,
+            Err(why) => {
+                if why.other_realm {
+                    course.tale.blocked(Blocked::EncryptedContent);
+                }
+                return course.give_up(session, Some(why)).await;
+            }
         };
         self.deposit(RouteIndex(plan.route), now);
         loop {

@@ -18,6 +18,7 @@ mod paths;
 mod proxy;
 mod request;
 pub mod serve;
+mod sessions;
 pub mod spec;
 pub mod state;
 mod tale;

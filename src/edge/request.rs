@@ -8,19 +8,18 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderValue, Method, header};
 use pingora::proxy::Session;
-use sha2::{Digest, Sha256};
 
 use crate::admission::ask::{Ask, is_model_name};
 use crate::admission::coding::Coding;
 use crate::admission::{Dialect, Endpoint};
-use crate::observe::ids::SessionHash;
 use crate::observe::words::Outcome;
-use crate::pool::CredentialIndex;
+use crate::pool::{CredentialIndex, Lineage, Reach};
 
 use super::answer::{self, Answer};
 use super::body::{Body, BodyFault, declared_length};
 use super::owners::Thing;
 use super::paths::{self, Place};
+use super::sessions;
 use super::spec::WebSocket;
 use super::state::Edge;
 use super::tale::Tale;
@@ -71,8 +70,8 @@ pub struct Plan {
     pub ask: Ask,
     /// It is a HEAD.
     pub head_only: bool,
-    /// Its session, hashed alike on every node.
-    pub session: Option<u64>,
+    /// Its session.
+    pub session: Option<Lineage>,
     /// The turn state that it carries, and who made that.
     pub turn_state: Option<TurnState>,
     /// Its client's address, hashed: stands in for a session where there is none.
@@ -123,11 +122,8 @@ impl Edge {
             Err(fault) => return self.body_fault(session, story, dialect, fault).await,
         };
         let ask = read_ask(session, body.bytes()).await;
-        let plan = plan.with(session, ask);
-        story.asks(
-            plan.ask.model.as_deref(),
-            self.session_of(session, &plan.ask),
-        );
+        let plan = self.read(plan, session, ask);
+        self.tell(&mut story, &plan);
         self.fail_over(session, story, &plan, body).await
     }
 
@@ -175,7 +171,7 @@ impl Edge {
                 peer: session
                     .client_addr()
                     .and_then(|address| address.as_inet())
-                    .map(|address| stable_hash(&address.ip().to_string())),
+                    .map(|address| sessions::hash(None, &address.ip().to_string())),
             }),
             _ if request.method == Method::HEAD => Way::Answer(None, Answer::alive(), Outcome::Ok),
             Place::Outside if method == "GET" && path == "/healthz" => {
@@ -318,40 +314,32 @@ impl Edge {
         }
     }
 
-    /// The hash of a session's name, for the audit.
-    pub fn session_of(&self, session: &Session, ask: &Ask) -> Option<SessionHash> {
-        session_name(session, ask).map(|name| self.session_key.hash(name))
+    /// The same request, read.
+    pub fn read(&self, plan: Plan, session: &Session, ask: Ask) -> Plan {
+        // One line to change once clients have names: sessions of different clients never meet.
+        let names = sessions::names(None, &session.req_header().headers, &ask);
+        let session = self.pool.lineage(names, Instant::now());
+        Plan {
+            ask,
+            session,
+            ..plan
+        }
+    }
+
+    /// Says in the story what the request asks for. A subagent's has its root's session.
+    pub fn tell(&self, story: &mut Tale, plan: &Plan) {
+        let session = plan.session;
+        let session = session.map(|it| self.session_key.hash(it.root.to_be_bytes()));
+        story.asks(plan.ask.model.as_deref(), session);
     }
 }
 
-/// A request's name for its session. Subagents name their parent's, so that they land where it is.
-fn session_name<'a>(session: &'a Session, ask: &'a Ask) -> Option<&'a str> {
-    let headers = &session.req_header().headers;
-    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    header("session-id")
-        .or_else(|| header("session_id"))
-        .or_else(|| header("conversation_id"))
-        .or(ask.prompt_cache_key.as_deref())
-        .or_else(|| header("thread-id"))
-}
-
-/// The same on every node and after every restart, unlike the hash in the audit.
-fn stable_hash(name: &str) -> u64 {
-    let digest = Sha256::digest(name.as_bytes());
-    digest
-        .iter()
-        .take(8)
-        .fold(0, |hash, byte| hash << 8 | u64::from(*byte))
-}
-
 impl Plan {
-    /// The same request, read.
-    pub fn with(self, session: &Session, ask: Ask) -> Plan {
-        let name = session_name(session, &ask).map(stable_hash);
-        Plan {
-            ask,
-            session: name,
-            ..self
+    /// How far the request may go from its home.
+    pub fn reach(&self) -> Reach {
+        match self.ask.encrypted_content {
+            true => Reach::Realm,
+            false => Reach::Anywhere,
         }
     }
 }

@@ -86,7 +86,7 @@ impl SessionKey {
     }
 
     /// What is written down in place of `session`.
-    pub fn hash(&self, session: &str) -> SessionHash {
+    pub fn hash(&self, session: impl AsRef<[u8]>) -> SessionHash {
         let digest = Sha256::new()
             .chain_update(self.0)
             .chain_update(session)

@@ -10,6 +10,8 @@
 //! A list of healthy credentials, kept up to date in the background, was refused: what matters differs
 //! by model and by request, and a list is always a little late.
 
+mod home;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
@@ -20,13 +22,15 @@ use super::balance::Tier;
 use super::credential::{Credential, CredentialIndex, Moment, Standing};
 use super::error::PoolError;
 use super::lease::Lease;
-use super::ledger::{Allowance, Home, Ledger, refusal};
+use super::ledger::{Allowance, Ledger, refusal};
 use super::ring::Ring;
 use super::roster::Rosters;
-use super::search::{Orders, Search, place_of};
+use super::search::{Orders, Search};
+use super::sessions::{Lineage, Names};
 use super::spec::{Balance, CredentialId, CredentialSpec};
 use crate::admission::Policy;
 use crate::admission::score::Settled;
+use home::Settles;
 
 /// Credentials in one pool (pingora's selection counts to 65,535; chosen well below).
 pub const MAX_CREDENTIALS: usize = 10_000;
@@ -75,8 +79,19 @@ pub struct Ask<'a> {
     pub tried: &'a [CredentialIndex],
     /// The one that it belongs to and may not leave.
     pub only: Option<CredentialIndex>,
-    /// A hash of its root session, without the model.
-    pub session: Option<u64>,
+    /// Its session, without the model.
+    pub session: Option<Lineage>,
+    /// How far it may go.
+    pub reach: Reach,
+}
+
+/// How far a request may go from where its session lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// To any credential.
+    Anywhere,
+    /// Within the realm: what it carries was encrypted there, and is worth nothing elsewhere.
+    Realm,
 }
 
 /// What became of a request; told once, when it is admitted or nothing is left to try.
@@ -87,7 +102,7 @@ pub struct Settlement<'a> {
     /// Its model.
     pub model: Option<&'a str>,
     /// As in its [`Ask`]; a request without a session is told by a hash of its client or address.
-    pub session: Option<u64>,
+    pub session: Option<Lineage>,
     /// Who had no seat for it (`capacity`, nothing else).
     pub refused: &'a [Refused],
     /// Who admitted it.
@@ -121,6 +136,8 @@ pub struct Why {
     pub earliest: Option<Duration>,
     /// What stands in the way.
     pub reason: NoneReason,
+    /// Somebody in another realm could have taken it.
+    pub other_realm: bool,
 }
 
 /// What stands in the way of a request.
@@ -202,27 +219,35 @@ impl Pool {
         if let Some(only) = ask.only {
             let owner = route.members.iter().find(|it| it.index() == only);
             let taken = owner.and_then(|owner| ask.take(owner, now));
-            return taken.map_or_else(|| Choice::None(ask.why(owner, now)), Choice::Take);
+            return taken.map_or_else(|| Choice::None(ask.why(owner, None, now)), Choice::Take);
         }
         let roster = route.rosters.of(ask.model);
         let model = ask.model.unwrap_or_default();
-        let residence = ask.session.zip(route.affinity);
+        let root = ask.session.map(|it| it.root);
+        let resident = ask.session.zip(route.affinity).map(|(session, ttl)| {
+            let home = self.ledger.sessions(|it| it.home(session, ttl, now));
+            (session.root, home)
+        });
+        let realm = match ask.reach {
+            Reach::Anywhere => None,
+            Reach::Realm => self.realm_of(ask, (route, &roster), resident),
+        };
         let search = Search {
             ask,
             balance: route.balance,
             orders: &route.tiers,
-            outlook: self.ledger.outlook(model, roster.peers, ask.session, now),
+            outlook: self.ledger.outlook(model, roster.peers, root, now),
             roster: &roster,
             ledger: &self.ledger,
-            resident: residence
-                .map(|(session, ttl)| (session, self.ledger.home(session, ttl, now))),
+            resident,
+            realm,
             turn: self.turns.fetch_add(1, Ordering::Relaxed),
             moment: Moment::of(now, self.origin),
             now,
         };
         match search.run() {
             Some(lease) => Choice::Take(lease),
-            None => Choice::None(ask.why(&route.members, now)),
+            None => Choice::None(ask.why(&route.members, realm, now)),
         }
     }
 
@@ -242,7 +267,7 @@ impl Pool {
         let settled = Settled {
             model,
             peers: roster.peers,
-            session: settlement.session,
+            session: settlement.session.map(|it| it.root),
             refused: &refused,
             admitted: settlement.admitted.map(|it| it.0),
             full: false,
@@ -254,13 +279,21 @@ impl Pool {
         else {
             return;
         };
-        if self.ledger.home(session, ttl, now) == Home::New {
-            // Whoever was displaced by the load alone stays; whoever was refused comes back.
-            let place = || place_of(&route.tiers, &roster, session, settlement.model);
-            let stays = refused.is_empty() && place() != Some(admitted);
-            let home = (stays && roster.is_lowest(admitted)).then_some(admitted);
-            self.ledger.settle_down(session, home, now);
+        let settles = Settles {
+            home: self.ledger.sessions(|it| it.home(session, ttl, now)),
+            session,
+            admitted,
+            displaced: refused.is_empty(),
+        };
+        if let Some(home) = self.moves(&settles, (route, &roster), settlement.model) {
+            self.ledger
+                .sessions(|it| it.settle_down(session, home, now));
         }
+    }
+
+    /// To which session these names belong.
+    pub fn lineage(&self, names: Names, now: Instant) -> Option<Lineage> {
+        self.ledger.sessions(|it| it.lineage(names, now))
     }
 
     /// How many attempts a request has, and when it may make the first; to be asked before each start.
@@ -299,6 +332,7 @@ impl Pool {
             Some(Why {
                 earliest: Some(earliest),
                 reason: NoneReason::AllExcluded,
+                ..
             }) => self.ledger.spread(*earliest),
             Some(_) | None => told,
         }
@@ -360,13 +394,23 @@ impl Ask<'_> {
 
     /// Looks once more at everybody who serves the model. In between somebody may have become able;
     /// it counts as busy, since to ask again is right.
-    fn why<'a>(&self, members: impl IntoIterator<Item = &'a Arc<Credential>>, now: Instant) -> Why {
+    fn why<'a>(
+        &self,
+        members: impl IntoIterator<Item = &'a Arc<Credential>>,
+        realm: Option<&str>,
+        now: Instant,
+    ) -> Why {
         let mut why = Why::nobody();
         let (mut undrained, mut able, mut tried) = (false, false, false);
         let serving = members.into_iter().filter(|it| self.is_served(it));
         for credential in serving {
-            why.reason = NoneReason::DrainedAll;
             let was_tried = self.tried.contains(&credential.index());
+            if realm.is_some_and(|realm| credential.spec().realm != realm) {
+                let able = credential.standing(self.model, now) == Standing::Able;
+                why.other_realm |= able && !was_tried;
+                continue;
+            }
+            why.reason = NoneReason::DrainedAll;
             tried |= was_tried;
             match credential.standing(self.model, now) {
                 Standing::Drained => continue,
@@ -394,6 +438,7 @@ impl Why {
         Why {
             earliest: None,
             reason: NoneReason::NoCredentialServesModel,
+            other_realm: false,
         }
     }
 }

@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 
 use super::credential::CredentialIndex;
 use super::lock;
+use super::sessions::Sessions;
 use crate::admission::Policy;
 use crate::admission::full::{Fullness, Start, Turn};
 use crate::admission::patience::Patience;
 use crate::admission::recent::Recent;
 use crate::admission::score::{
-    MAX_MODELS, MAX_SESSIONS, Outlook, Peers, ProbeSerial, Probed, Refusal, Scores, Settled,
+    MAX_MODELS, Outlook, Peers, ProbeSerial, Probed, Refusal, Scores, Settled,
 };
 use crate::admission::{PairState, dice, policy};
 
@@ -33,26 +34,7 @@ struct Inner {
     scores: Scores,
     full: Recent<Box<str>, Fullness>,
     patience: Patience,
-    homes: Recent<u64, Settler>,
-}
-
-/// A session that was admitted once.
-#[derive(Clone, Copy, Debug)]
-struct Settler {
-    /// Where it lives, where that is not the place that the ring gives it.
-    home: Option<CredentialIndex>,
-    last: Instant,
-}
-
-/// Where a session lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Home {
-    /// It was never admitted: it may be given another place than the ring's.
-    New,
-    /// Where the ring says.
-    OnRing,
-    /// It came when its place on the ring was crowded, and stays where it was put.
-    Elsewhere(CredentialIndex),
+    sessions: Sessions,
 }
 
 /// How many attempts a request has, and when it may make the first.
@@ -104,7 +86,7 @@ impl Ledger {
             scores,
             full: Recent::new(MAX_MODELS),
             patience: Patience::new(policy.retry_after, dice::mix(seed)),
-            homes: Recent::new(MAX_SESSIONS),
+            sessions: Sessions::default(),
         }))
     }
 
@@ -118,23 +100,9 @@ impl Ledger {
         lock(&self.0).scores.outlook(model, peers, session, now)
     }
 
-    /// Where a session lives; an exception to the ring is forgotten after `ttl` without a request.
-    pub fn home(&self, session: u64, ttl: Duration, now: Instant) -> Home {
-        let mut inner = lock(&self.0);
-        let known = inner.homes.get(&session);
-        match known.filter(|it| now.saturating_duration_since(it.last) <= ttl) {
-            None => Home::New,
-            Some(settler) => {
-                settler.last = settler.last.max(now);
-                settler.home.map_or(Home::OnRing, Home::Elsewhere)
-            }
-        }
-    }
-
-    /// A session was admitted for the first time, at `home` where that is not the ring's place.
-    pub fn settle_down(&self, session: u64, home: Option<CredentialIndex>, now: Instant) {
-        let settler = Settler { home, last: now };
-        *lock(&self.0).homes.entry(session, || settler) = settler;
+    /// What is known of sessions.
+    pub fn sessions<R>(&self, act: impl FnOnce(&mut Sessions) -> R) -> R {
+        act(&mut lock(&self.0).sessions)
     }
 
     /// Draws every consequence of a request that was admitted or has nothing left.

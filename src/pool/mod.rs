@@ -20,12 +20,13 @@ mod ring;
 mod roster;
 mod search;
 mod secret;
+mod sessions;
 pub mod spec;
 mod views;
 
 pub use choice::{
-    Ask, Choice, MAX_CREDENTIALS, MAX_WEIGHT, NoneReason, Pool, Refused, RouteIndex, RouteMembers,
-    Settlement, Why,
+    Ask, Choice, MAX_CREDENTIALS, MAX_WEIGHT, NoneReason, Pool, Reach, Refused, RouteIndex,
+    RouteMembers, Settlement, Why,
 };
 pub use credential::{Credential, CredentialIndex, CredentialSecretError, Secrets};
 pub use error::PoolError;
@@ -36,6 +37,7 @@ pub use ledger::{Allowance, FullModel};
 pub use memory::{Full, MemoryBudget, Reservation};
 pub use retry_budget::RetryWindow;
 pub use secret::{SecretError, read_secret};
+pub use sessions::{Lineage, Names};
 pub use spec::{Balance, CredentialId, CredentialSpec, HeaderSource, ModelPatterns, SecretSource};
 pub use views::{BY_SCORE, PairView, SecretChanges};
 

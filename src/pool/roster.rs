@@ -88,6 +88,12 @@ impl Roster {
         Roster { tiers, peers }
     }
 
+    /// Whether this credential serves the model.
+    pub fn serves(&self, credential: CredentialIndex) -> bool {
+        let mut members = self.tiers.iter().flat_map(|it| &it.members);
+        members.any(|it| it.index() == credential)
+    }
+
     /// Whether this credential serves the model in the lowest tier.
     pub fn is_lowest(&self, credential: CredentialIndex) -> bool {
         let lowest = self.tiers.first();

@@ -32,9 +32,10 @@ use super::balance::Tier;
 use super::choice::Ask;
 use super::credential::{Credential, Moment};
 use super::lease::Lease;
-use super::ledger::{Home, Ledger};
+use super::ledger::Ledger;
 use super::ring::Ring;
 use super::roster::{Roster, TierRoster};
+use super::sessions::Home;
 use super::spec::Balance;
 use crate::admission::dice;
 use crate::admission::score::{Outlook, Standing};
@@ -56,6 +57,8 @@ pub(super) struct Search<'a> {
     pub ledger: &'a Arc<Ledger>,
     /// The session and where it lives, where the route has affinity.
     pub resident: Option<(u64, Home)>,
+    /// The realm that the request may not leave.
+    pub realm: Option<&'a str>,
     /// Differs from one search to the next.
     pub turn: u64,
     pub moment: Moment,
@@ -93,12 +96,23 @@ struct Load(OnceCell<(u64, u64)>);
 impl Search<'_> {
     pub fn run(&self) -> Option<Lease> {
         let loads: Vec<Load> = self.roster.tiers.iter().map(|_| Load::default()).collect();
+        if let Some((_, Home::Elsewhere(home))) = self.resident {
+            // In whichever tier: it stays where its state is.
+            let mut all = self.roster.tiers.iter().zip(&loads);
+            let at_home = all.find_map(|(tier, load)| {
+                let home = tier.members.iter().find(|it| it.index() == home)?;
+                self.take_ready(tier, load, home, true)
+            });
+            if at_home.is_some() {
+                return at_home;
+            }
+        }
         for (place, (tier, load)) in (0..).zip(self.roster.tiers.iter().zip(&loads)) {
             let orders = self.orders.get(tier.tier)?;
             let first = match (self.resident, &orders.ring) {
                 (Some((session, home)), Some(ring)) => {
-                    let home = (place == 0).then_some(home);
-                    self.along_the_ring(tier, load, ring, (session, home))
+                    let at_home = place == 0 && home == Home::OnRing;
+                    self.along_the_ring(tier, load, ring, (session, at_home))
                 }
                 _ => self.balanced(tier, load, orders),
             };
@@ -111,23 +125,16 @@ impl Search<'_> {
         self.first_of(&all, true)
     }
 
-    /// The home of a session, or the next on the ring that is ready.
+    /// The session's place on the ring, or the next one that is ready.
     fn along_the_ring(
         &self,
         tier: &TierRoster,
         load: &Load,
         ring: &Ring,
-        (session, home): (u64, Option<Home>),
+        (session, at_home): (u64, bool),
     ) -> Option<Lease> {
-        if let Some(Home::Elsewhere(home)) = home {
-            let home = tier.members.iter().find(|it| it.index() == home);
-            let lease = home.and_then(|home| self.take_ready(tier, load, home, true));
-            if lease.is_some() {
-                return lease;
-            }
-        }
         // The first on the ring that serves the model is home, also where it was tried already.
-        let mut at_home = home == Some(Home::OnRing);
+        let mut at_home = at_home;
         ring.walk(session, WALK.min(tier.members.len()), |it| {
             if !it.spec().models.serve(self.ask.model) {
                 return None;
@@ -159,7 +166,7 @@ impl Search<'_> {
         credential: &Arc<Credential>,
         at_home: bool,
     ) -> Option<Lease> {
-        if self.ask.tried.contains(&credential.index()) {
+        if !self.may_take(credential) {
             return None;
         }
         match self.outlook.standing(credential.index().0) {
@@ -170,6 +177,11 @@ impl Search<'_> {
             }
             Standing::Avoided { .. } | Standing::Last { .. } => None,
         }
+    }
+
+    fn may_take(&self, credential: &Credential) -> bool {
+        let in_realm = self.realm.is_none_or(|it| credential.spec().realm == it);
+        in_realm && !self.ask.tried.contains(&credential.index())
     }
 
     fn take_probing(&self, credential: &Arc<Credential>) -> Option<Lease> {
@@ -185,7 +197,7 @@ impl Search<'_> {
         let mut candidates = Vec::new();
         for (place, (tier, load)) in (0_u64..).zip(tiers) {
             for (position, credential) in (0_u64..).zip(&tier.members) {
-                if self.ask.tried.contains(&credential.index()) {
+                if !self.may_take(credential) {
                     continue;
                 }
                 let (class, key) = self.class((tier, load, at_last), credential, position);

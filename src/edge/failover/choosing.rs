@@ -7,7 +7,7 @@ use super::Course;
 use crate::admission::Endpoint;
 use crate::edge::owners::Thing;
 use crate::observe::words::Blocked;
-use crate::pool::{self, Choice, CredentialIndex, Lease, RouteIndex, Settlement, Why};
+use crate::pool::{self, Choice, CredentialIndex, Lease, Lineage, RouteIndex, Settlement, Why};
 
 impl Course<'_> {
     /// The credential for another attempt, or why there is none. `unsent` says that nothing of the
@@ -33,10 +33,10 @@ impl Course<'_> {
         if attempts >= self.allowed || self.edge.pool.is_full(ask.model.as_deref()) {
             return Err(Blocked::MaxAttempts);
         }
-        let lease = self.choose(now).map_err(|_| Blocked::NothingLeft)?;
-        if ask.encrypted_content && !self.same_realm(&lease) {
-            return Err(Blocked::EncryptedContent);
-        }
+        let lease = self.choose(now).map_err(|why| match why.other_realm {
+            true => Blocked::EncryptedContent,
+            false => Blocked::NothingLeft,
+        })?;
         if !self.edge.withdraw(RouteIndex(self.plan.route), now) {
             return Err(Blocked::RetryBudget);
         }
@@ -67,6 +67,7 @@ impl Course<'_> {
             tried: &self.tried,
             only,
             session: self.plan.session,
+            reach: self.plan.reach(),
         };
         match self.edge.pool.choose(&ask, now) {
             Choice::Take(lease) => Ok(Arc::new(lease)),
@@ -91,20 +92,12 @@ impl Course<'_> {
         let settlement = Settlement {
             route: RouteIndex(self.plan.route),
             model: self.plan.ask.model.as_deref(),
-            session: self.plan.session.or(self.plan.peer),
+            session: self.plan.session.or(self.plan.peer.map(Lineage::root)),
             refused: &self.without_seat,
             admitted,
             began: self.began,
         };
         self.edge.pool.settle(&settlement, Instant::now());
         self.without_seat.clear();
-    }
-
-    fn same_realm(&self, lease: &Lease) -> bool {
-        let realm = &lease.credential().spec().realm;
-        self.tried.iter().all(|tried| {
-            let credential = self.edge.pool.credentials().get(tried.0);
-            credential.is_some_and(|c| c.spec().realm == *realm)
-        })
     }
 }

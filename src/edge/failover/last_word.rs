@@ -127,7 +127,7 @@ impl Course<'_> {
 
     /// When the client is to come back.
     fn come_back(&self, why: Option<&Why>) -> Duration {
-        let session = self.plan.session;
+        let session = self.plan.session.map(|it| it.root);
         let model = self.plan.ask.model.as_deref();
         self.edge
             .pool

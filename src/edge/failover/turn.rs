@@ -31,7 +31,7 @@ impl Course<'_> {
     pub(super) async fn turn(&self, session: &mut Session) -> Turn {
         let wait = self.edge.policy.wait;
         // An address is no session: behind one there may be a campus, which is not to pay for one loop.
-        let (ask, named) = (&self.plan.ask, self.plan.session);
+        let (ask, named) = (&self.plan.ask, self.plan.session.map(|it| it.root));
         let mut place = None;
         let mut since = None;
         loop {

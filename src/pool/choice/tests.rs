@@ -13,10 +13,11 @@ use crate::pool::{PairView, Stated};
 
 mod handover;
 mod histories;
+mod homes;
 mod order;
 mod refusals;
 
-/// A credential with one word of options: `a w3 t1 max2 !m`.
+/// A credential with one word of options: `a w3 t1 max2 !m in:realm`.
 fn spec(words: &str) -> CredentialSpec {
     let mut words = words.split(' ');
     let mut spec = CredentialSpec {
@@ -35,6 +36,8 @@ fn spec(words: &str) -> CredentialSpec {
     for word in words {
         if let Some(model) = word.strip_prefix('!') {
             spec.models = models(&["*", &format!("!{model}")]);
+        } else if let Some(realm) = word.strip_prefix("in:") {
+            spec.realm = realm.into();
         } else if let Some(max) = word.strip_prefix("max") {
             spec.max_in_flight = Some(max.parse().unwrap());
         } else if let Some(tier) = word.strip_prefix('t') {
@@ -75,6 +78,7 @@ fn ask(model: &str) -> Ask<'_> {
         tried: &[],
         only: None,
         session: None,
+        reach: Reach::Anywhere,
     }
 }
 

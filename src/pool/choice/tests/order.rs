@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn resident(balance: Balance, specs: &[&str]) -> Pool {
+pub(super) fn resident(balance: Balance, specs: &[&str]) -> Pool {
     let specs: Vec<_> = specs.iter().map(|words| spec(words)).collect();
     let route = RouteMembers {
         name: "/v1".into(),
@@ -15,7 +15,7 @@ fn resident(balance: Balance, specs: &[&str]) -> Pool {
 
 fn of(session: u64) -> Ask<'static> {
     Ask {
-        session: Some(session),
+        session: Some(Lineage::root(session)),
         ..ask("m")
     }
 }
@@ -28,7 +28,7 @@ fn settle(pool: &Pool, session: u64, refused: &[usize], admitted: Option<usize>,
     let settlement = Settlement {
         route: RouteIndex(0),
         model: Some("m"),
-        session: Some(session),
+        session: Some(Lineage::root(session)),
         refused: &refused.collect::<Vec<_>>(),
         admitted: admitted.map(CredentialIndex),
         began: now,

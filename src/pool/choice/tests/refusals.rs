@@ -44,7 +44,7 @@ fn tell(pool: &Pool, told: &Told, now: Instant) {
     let settlement = Settlement {
         route: RouteIndex(0),
         model: Some(MODELS[told.model]),
-        session: Some(told.session),
+        session: Some(Lineage::root(told.session)),
         refused: &refused.collect::<Vec<_>>(),
         admitted: told.admitted.map(CredentialIndex),
         began: now,
@@ -97,6 +97,7 @@ proptest! {
         for model in MODELS {
             let mut tried: Vec<CredentialIndex> = Vec::new();
             for _ in 0..4 {
+                let session = session.map(Lineage::root);
                 let ask = Ask { tried: &tried, session, ..ask(model) };
                 let lease = match pool.choose(&ask, now) {
                     Choice::Take(lease) => lease,
@@ -125,7 +126,7 @@ proptest! {
             Verdict::TruncatedAfterCommit,
         ];
         for verdict in silent {
-            let ask = Ask { session: Some(session), ..ask("m") };
+            let ask = Ask { session: Some(Lineage::root(session)), ..ask("m") };
             take(&pool, &ask, now).learn(Some("m"), verdict, None, now);
             let nothing = Told {
                 session, model: 0, refused: [false; 4], admitted: None, backwards: false, millis: 0,
