@@ -11,6 +11,7 @@ mod clean;
 mod connect;
 mod delivery;
 mod failover;
+pub mod handover;
 mod head;
 mod headers;
 mod owners;

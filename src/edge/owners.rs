@@ -6,10 +6,11 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::admission::recent::Recent;
-use crate::pool::CredentialIndex;
+use crate::pool::{CredentialIndex, Places};
 
 /// How many are remembered. Chosen: a day of ten thousand sessions at 16 bytes each.
 const REMEMBERED: usize = 200_000;
@@ -32,7 +33,27 @@ pub enum Thing {
     TurnState,
 }
 
+/// Who made what, for the next process: hashes and places of credentials.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OwnersHandover(Vec<(u64, usize)>);
+
 impl Owners {
+    /// Everything that is known.
+    pub fn hand_over(&self) -> OwnersHandover {
+        let owners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        OwnersHandover(owners.iter().map(|(key, maker)| (*key, maker.0)).collect())
+    }
+
+    /// What another process knew, as far as the makers are here.
+    pub fn take_over(&self, told: &OwnersHandover, places: &Places) {
+        let mut owners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (key, there) in told.0.iter().take(REMEMBERED) {
+            if let Some(maker) = places.here(*there) {
+                owners.entry(*key, || maker);
+            }
+        }
+    }
+
     /// `maker` made this.
     pub fn made(&self, thing: Thing, name: &[u8], maker: CredentialIndex) {
         let mut owners = self.0.lock().unwrap_or_else(PoisonError::into_inner);

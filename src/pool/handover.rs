@@ -9,6 +9,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::choice::Pool;
+use super::credential::CredentialIndex;
 use super::exclusion::ExclusionsHandover;
 use super::ledger::LedgerHandover;
 use super::spec::CredentialId;
@@ -19,6 +20,17 @@ pub struct PoolHandover {
     /// By the place of the credential in the pool that tells.
     credentials: Vec<(String, ExclusionsHandover)>,
     ledger: LedgerHandover,
+}
+
+/// The places of another pool's credentials in this one.
+#[derive(Clone, Debug)]
+pub struct Places(Vec<Option<CredentialIndex>>);
+
+impl Places {
+    /// Where the credential is here that was at this place there, if it is here at all.
+    pub fn here(&self, there: usize) -> Option<CredentialIndex> {
+        self.0.get(there).copied().flatten()
+    }
 }
 
 impl Pool {
@@ -33,18 +45,15 @@ impl Pool {
     }
 
     /// Knows from now on what another pool had learned; for a pool that has learned nothing yet.
-    pub fn take_over(&self, told: &PoolHandover, now: Instant) {
-        let places: Vec<Option<usize>> = told
-            .credentials
-            .iter()
-            .map(|(name, exclusions)| {
-                let id = CredentialId::new(name)?;
-                let credential = self.credential(&id)?;
-                credential.take_over(exclusions, now);
-                Some(credential.index().0)
-            })
-            .collect();
-        let here = |there: usize| places.get(there).copied().flatten();
+    pub fn take_over(&self, told: &PoolHandover, now: Instant) -> Places {
+        let found = told.credentials.iter().map(|(name, exclusions)| {
+            let credential = self.credential(&CredentialId::new(name)?)?;
+            credential.take_over(exclusions, now);
+            Some(credential.index())
+        });
+        let places = Places(found.collect());
+        let here = |there| places.here(there).map(|it| it.0);
         self.ledger.take_over(&told.ledger, here, now);
+        places
     }
 }

@@ -31,7 +31,7 @@ pub use choice::{
 pub use credential::{Credential, CredentialIndex, CredentialSecretError, Secrets};
 pub use error::PoolError;
 pub use exclusion::{Basis, MAX_MODELS, Stated};
-pub use handover::PoolHandover;
+pub use handover::{Places, PoolHandover};
 pub use lease::Lease;
 pub use ledger::{Allowance, FullModel};
 pub use memory::{Full, MemoryBudget, Reservation};

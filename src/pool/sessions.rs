@@ -11,7 +11,10 @@
 
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use super::credential::CredentialIndex;
+use crate::admission::elapsed::FromNow;
 use crate::admission::recent::Recent;
 
 /// Names known at once (chosen: two for each session whose score is remembered; 10 MiB).
@@ -46,6 +49,19 @@ pub(super) enum Home {
     OnRing,
     /// Here, whatever the ring says.
     Elsewhere(CredentialIndex),
+}
+
+/// Everything that is known of sessions, for the next process: the name, its root, where it lives, and
+/// when it was last heard of.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct SessionsHandover(Vec<(u64, u64, HomeHandover, FromNow)>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum HomeHandover {
+    New,
+    OnRing,
+    Elsewhere(usize),
 }
 
 /// What is known of sessions, by their names.
@@ -106,6 +122,45 @@ impl Sessions {
         };
         let known = self.0.entry(of.branch.unwrap_or(of.root), new);
         (known.home, known.last) = (home, now);
+    }
+
+    /// Everything that is known.
+    pub fn hand_over(&self, now: Instant) -> SessionsHandover {
+        let told = self.0.iter().map(|(name, known)| {
+            let home = match known.home {
+                Home::New => HomeHandover::New,
+                Home::OnRing => HomeHandover::OnRing,
+                Home::Elsewhere(index) => HomeHandover::Elsewhere(index.0),
+            };
+            (*name, known.root, home, FromNow::of(known.last, now))
+        });
+        SessionsHandover(told.collect())
+    }
+
+    /// What another process knew; `here` is the place of a credential in this pool. Whoever lived with
+    /// one that is gone starts anew.
+    pub fn take_over(
+        &mut self,
+        told: &SessionsHandover,
+        here: impl Fn(usize) -> Option<usize>,
+        now: Instant,
+    ) {
+        for (name, root, home, last) in told.0.iter().take(MAX_NAMES) {
+            let home = match home {
+                HomeHandover::New => Home::New,
+                HomeHandover::OnRing => Home::OnRing,
+                HomeHandover::Elsewhere(there) => match here(*there) {
+                    Some(index) => Home::Elsewhere(CredentialIndex(index)),
+                    None => Home::New,
+                },
+            };
+            let known = Known {
+                root: *root,
+                home,
+                last: last.at(now),
+            };
+            self.0.entry(*name, || known);
+        }
     }
 
     fn lives(&mut self, name: u64, ttl: Duration, now: Instant) -> Home {

@@ -4,34 +4,27 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Ledger, Settler, lock};
-use crate::admission::elapsed::FromNow;
+use super::super::sessions::SessionsHandover;
+use super::{Ledger, lock};
 use crate::admission::patience::PatienceHandover;
-use crate::admission::score::{MAX_SESSIONS, ScoresHandover};
-use crate::pool::CredentialIndex;
+use crate::admission::score::ScoresHandover;
 
 /// Everything but which models are full: that is found out again within seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LedgerHandover {
     scores: ScoresHandover,
     patience: PatienceHandover,
-    /// Session, its home where that is not the ring's, and when it was last heard of.
-    homes: Vec<(u64, Option<usize>, FromNow)>,
+    sessions: SessionsHandover,
 }
 
 impl Ledger {
     /// Everything that is known.
     pub fn hand_over(&self, now: Instant) -> LedgerHandover {
         let mut inner = lock(&self.0);
-        let scores = inner.scores.hand_over(now);
-        let homes = inner.homes.iter().map(|(session, settler)| {
-            let home = settler.home.map(|it| it.0);
-            (*session, home, FromNow::of(settler.last, now))
-        });
         LedgerHandover {
-            scores,
+            scores: inner.scores.hand_over(now),
             patience: inner.patience.hand_over(now),
-            homes: homes.collect(),
+            sessions: inner.sessions.hand_over(now),
         }
     }
 
@@ -46,12 +39,6 @@ impl Ledger {
         let mut inner = lock(&self.0);
         inner.scores.take_over(&told.scores, &here, now);
         inner.patience.take_over(&told.patience, now);
-        for (session, home, last) in told.homes.iter().take(MAX_SESSIONS) {
-            let settler = Settler {
-                home: home.and_then(&here).map(CredentialIndex),
-                last: last.at(now),
-            };
-            inner.homes.entry(*session, || settler);
-        }
+        inner.sessions.take_over(&told.sessions, &here, now);
     }
 }

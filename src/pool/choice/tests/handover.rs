@@ -1,6 +1,7 @@
 //! The next process: it knows what the one before knew, of the credentials that it has too.
 
 use super::*;
+use crate::pool::Lineage;
 
 fn with_affinity(specs: &[&str]) -> Pool {
     let specs: Vec<_> = specs.iter().map(|words| spec(words)).collect();
@@ -22,7 +23,7 @@ fn settle(pool: &Pool, session: u64, refused: &[&str], admitted: Option<&str>, n
     let settlement = Settlement {
         route: RouteIndex(0),
         model: Some("m"),
-        session: Some(session),
+        session: Some(Lineage::root(session)),
         refused: &refused.collect::<Vec<_>>(),
         admitted: admitted.map(index),
         began: now,
@@ -83,7 +84,7 @@ fn a_session_that_lives_off_the_ring_still_does() {
     let old = with_affinity(&["a", "b"]);
     let at = |pool: &Pool, session: u64| {
         let ask = Ask {
-            session: Some(session),
+            session: Some(Lineage::root(session)),
             ..ask("m")
         };
         name(&take(pool, &ask, now)).to_owned()
