@@ -43,6 +43,7 @@ impl Case {
         if let Some(list) = self.client.as_array() {
             let requests = list.iter().map(read).collect::<Result<_, _>>()?;
             return Ok(Plan {
+                before: Vec::new(),
                 requests,
                 gap_ms: 0,
                 parallel: false,
@@ -50,13 +51,16 @@ impl Case {
         }
         let repeated = count(&self.client, "repeat").max(count(&self.client, "parallel"));
         if repeated > 0 {
+            let before = self.client["before"].as_array().into_iter().flatten();
             return Ok(Plan {
+                before: before.map(read).collect::<Result<_, _>>()?,
                 requests: vec![read(&self.client["request"])?; repeated],
                 gap_ms: self.client["gap_ms"].as_u64().unwrap_or(0),
                 parallel: self.client.get("parallel").is_some(),
             });
         }
         Ok(Plan {
+            before: Vec::new(),
             requests: vec![read(&self.client)?],
             gap_ms: 0,
             parallel: false,
@@ -80,6 +84,8 @@ impl Case {
 /// What the client does.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// Sent one by one before the others start.
+    pub before: Vec<Request>,
     pub requests: Vec<Request>,
     pub gap_ms: u64,
     pub parallel: bool,

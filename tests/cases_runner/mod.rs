@@ -21,6 +21,7 @@ pub mod disputed;
 pub mod exchange;
 pub mod format;
 pub mod h2c;
+mod home;
 pub mod http1;
 pub mod judge;
 pub mod later;

@@ -12,12 +12,12 @@ use super::config;
 use super::exchange::Answer;
 use super::format::{Case, Plan, Request};
 use super::h2c;
+use super::home;
 use super::judge::{Books, Evidence, Findings, Samples, allows, judge};
 use super::pass_through::PassThrough;
 use super::player::Player;
 use super::process::{Berth, TOKEN};
 use super::script;
-use super::special;
 
 /// What stands between client and upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +41,18 @@ pub struct Outcome {
 
 /// Runs a case. `Err`: the runner itself could not.
 pub async fn run(case: &Case, target: Target) -> Result<Outcome, String> {
-    if let Some(note) = special::unwritten(&case.name()) {
-        return Err(format!("only a note says what this variant is: {note}"));
-    }
     let plan = case.requests()?;
     let body = script::request_body(&plan.requests[0])?;
     let player = Player::start(case, body.clone()).await?;
+    let housed = match (target, case.group.as_str()) {
+        (Target::Berth, "affinity") => Some(home::housed(case, &player).await?),
+        _ => None,
+    };
+    let case = housed.as_ref().unwrap_or(case);
+    let plan = match &housed {
+        Some(housed) => housed.requests()?,
+        None => plan,
+    };
     match target {
         Target::PassThrough => {
             let proxy = PassThrough::start(player.address, case).await?;
@@ -169,7 +175,7 @@ async fn stage(case: &Case, plan: &Plan, berth: &Berth, player: &Player) -> Resu
 }
 
 /// An answer that is complete and leaves its connection open.
-fn healthy(response: &str, turn_state: &str) -> Result<super::format::Response, String> {
+pub fn healthy(response: &str, turn_state: &str) -> Result<super::format::Response, String> {
     let event = |kind: &str, status: &str| {
         let inner = json!({ "id": response, "object": "response", "status": status,
             "model": "gpt-5.6-sol", "output": [] });
@@ -205,14 +211,20 @@ async fn requests(
         .is_some_and(|sentence| sentence.starts_with("next request on the same connection"));
     if plan.parallel {
         player.request(1);
+        let mut answers = Vec::new();
+        for request in &plan.before {
+            answers.push(single(address, request, body, None, watch).await?.0);
+        }
         let body: Arc<[u8]> = body.into();
         let mut sending = JoinSet::new();
         for request in plan.requests.clone() {
             let body = body.clone();
             sending.spawn(async move { single(address, &request, &body, None, watch).await });
         }
-        let sent = sending.join_all().await.into_iter();
-        return sent.map(|sent| sent.map(|(answer, _)| answer)).collect();
+        for sent in sending.join_all().await {
+            answers.push(sent?.0);
+        }
+        return Ok(answers);
     }
     let start = Instant::now();
     let (mut answers, mut open) = (Vec::new(), None);

@@ -106,6 +106,13 @@ impl Player {
             .collect()
     }
 
+    /// The credential of the staging's last request.
+    pub fn last_staged(&self) -> Option<String> {
+        let seen = lock(&self.stage.seen);
+        let staged = seen.iter().rev().find(|r| r.request == 0);
+        staged.and_then(|r| r.label.clone())
+    }
+
     /// What the staging caused.
     pub fn staged(&self) -> usize {
         lock(&self.stage.seen)

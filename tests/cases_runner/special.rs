@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use super::config;
+
 /// An event stream with the least that is an answer.
 fn healthy(uses: usize) -> Value {
     let bytes = [
@@ -33,15 +35,36 @@ fn healthy(uses: usize) -> Value {
     }])
 }
 
-/// Variants that cannot be played before their group is built: how to put them is not known yet.
-pub fn unwritten(name: &str) -> Option<&'static str> {
-    (name == "AFF-01/fan_out_20").then_some("20 parallel children spill to B at A's own limit")
-}
-
 /// Fills in the variants that are a name and a note.
 pub fn complete(case: &mut Value) {
     let name = format!("{}/{}", text(&case["id"]), text(&case["variant"]));
     match name.as_str() {
+        // 20 children at once of a root that lives on A, which takes 8: the others spill to B, and
+        // nobody is turned away. The answers take a while, so that all 20 are there together.
+        "AFF-01/fan_out_20" => {
+            let (root, child) = (case["client"][0].clone(), case["client"][1].clone());
+            case["client"] = json!({ "before": [root], "parallel": 20, "request": child });
+            let credential = |label: &str, most: u64| {
+                json!({
+                    "id": config::id(label), "upstream": "player", "realm": "one",
+                    "secret": { "env": config::secret_env(label) }, "max_in_flight": most,
+                })
+            };
+            case["setup"]["top"]["credentials"] = json!([credential("A", 8), credential("B", 0)]);
+            case["upstream"] = healthy(21);
+            case["upstream"][0]["credential"] = json!("A or B");
+            case["upstream"][0]["response"]["writes"][0]["at_ms"] = json!(1_000);
+            case["expect"] = json!({
+                "attempts": 21,
+                "client": { "each": { "status": 200, "body": { "same_as_attempt": 1 } } },
+                "cooldown": [],
+                "metrics": [
+                    "attempt{credential=A,model=gpt-5.6-sol,outcome=ok} +9",
+                    "attempt{credential=B,model=gpt-5.6-sol,outcome=ok} +12",
+                    "failover{} +0",
+                ],
+            });
+        }
         // 20 parallel requests of 40 MiB with a budget of 256 MiB: all succeed on a healthy A.
         "BIG-03/global_budget" => {
             let mut request = case["client"].clone();

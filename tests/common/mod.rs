@@ -247,6 +247,13 @@ impl Berth {
         assert!(answer.status < 300, "{answer:?}");
     }
 
+    /// Holds a credential out for a time.
+    pub async fn hold_out(&self, id: &str, time: &str) {
+        let path = format!("/credentials/{id}/hold-out?for={time}");
+        let answer = self.operate("POST", &path).await;
+        assert!(answer.status < 300, "{answer:?}");
+    }
+
     /// A request to the admin port.
     pub async fn get(&self, path: &str) -> Answer {
         self.operate("GET", path).await
