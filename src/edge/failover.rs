@@ -348,7 +348,7 @@ impl<'a> Course<'a> {
             pair_only: false,
         });
         let model = self.plan.ask.model.as_deref();
-        lease.learn(model, verdict, stated, Instant::now());
+        self.edge.learn(lease, model, (verdict, stated));
         if let Some(refusal) = refusal {
             log::info!(
                 "{}: credential {} refused: {} ({}, rule {})",
@@ -394,7 +394,7 @@ impl<'a> Course<'a> {
         } = *self;
         let maker = lease.credential().index();
         if let Some(state) = attempt.head().and_then(|head| head.headers.get(TURN_STATE)) {
-            edge.owners.made(Thing::TurnState, state.as_bytes(), maker);
+            edge.made(Thing::TurnState, state.as_bytes(), maker);
         }
         // From here on nothing is sent twice: the body's memory is free for others.
         drop(body);
@@ -405,7 +405,7 @@ impl<'a> Course<'a> {
         };
         tale.delivered(&delivery, plan.dialect);
         if let Some(id) = &delivery.response_id {
-            edge.owners.made(Thing::Response, id.as_bytes(), maker);
+            edge.made(Thing::Response, id.as_bytes(), maker);
         }
         if let (Some((from, times)), ClientErrorCode::Replace(to)) = (delivery.rewritten, code) {
             tale.rewrote(from, to, times);
@@ -418,7 +418,7 @@ impl<'a> Course<'a> {
             }
             let model = plan.ask.model.as_deref();
             let learned = delivery.failure.as_ref().map(|f| f.ruling.verdict);
-            lease.learn(model, learned.unwrap_or(corrected), None, Instant::now());
+            edge.learn(lease, model, (learned.unwrap_or(corrected), None));
         }
         edge.finish(tale, outcome);
         match delivery.end {

@@ -14,6 +14,7 @@ mod failover;
 pub mod handover;
 mod head;
 mod headers;
+pub mod news;
 mod owners;
 mod paths;
 mod proxy;

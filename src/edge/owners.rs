@@ -24,6 +24,9 @@ impl Default for Owners {
     }
 }
 
+/// The hash of something that belongs to somebody.
+pub type Key = u64;
+
 /// What may belong to somebody.
 #[derive(Clone, Copy, Debug)]
 pub enum Thing {
@@ -55,9 +58,16 @@ impl Owners {
     }
 
     /// `maker` made this.
-    pub fn made(&self, thing: Thing, name: &[u8], maker: CredentialIndex) {
+    pub fn made(&self, thing: Thing, name: &[u8], maker: CredentialIndex) -> Key {
+        let key = key(thing, name);
+        self.heard(key, maker);
+        key
+    }
+
+    /// `maker` made what has this hash.
+    pub fn heard(&self, key: Key, maker: CredentialIndex) {
         let mut owners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *owners.entry(key(thing, name), || maker) = maker;
+        *owners.entry(key, || maker) = maker;
     }
 
     /// Who made this, as far as is known.

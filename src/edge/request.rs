@@ -222,7 +222,7 @@ impl Edge {
 
     /// Ends a story.
     pub fn finish(&self, tale: Tale, outcome: Outcome) {
-        self.trail.finished(tale.end(outcome), Instant::now());
+        self.ended(tale.end(outcome));
     }
 
     async fn write(&self, session: &mut Session, tale: &Tale, answer: &Answer) -> Served {

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
 
 use crate::admission::{Dialect, Policy};
 use crate::observe::admin::{Control, Order, UnknownCredential};
@@ -17,6 +19,7 @@ use crate::pool::{
     PoolError, RetryWindow, RouteIndex, RouteMembers,
 };
 
+use super::news::News;
 use super::owners::Owners;
 use super::spec::{Limits, RouteSpec, UpstreamSpec};
 use super::upstream::{Upstream, UpstreamError};
@@ -69,6 +72,8 @@ pub struct Edge {
     /// Requests that wait for a seat.
     pub waiting: AtomicUsize,
     draining: AtomicBool,
+    /// Told what happens, once another process has taken over.
+    pub(super) heir: OnceLock<mpsc::Sender<News>>,
 }
 
 /// The edge cannot be put together.
@@ -144,6 +149,7 @@ impl Edge {
             owners: Owners::default(),
             waiting: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
+            heir: OnceLock::new(),
         })
     }
 

@@ -194,6 +194,32 @@ impl Metrics {
         })
     }
 
+    pub(super) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    pub(super) fn models(&self) -> &ModelNames {
+        &self.models
+    }
+
+    /// The counter of this name.
+    pub(super) fn counter(&self, name: &str) -> Option<&IntCounterVec> {
+        let counters = [
+            ("berth_requests_total", &self.requests),
+            ("berth_attempts_total", &self.attempts),
+            ("berth_refusals_total", &self.refusals),
+            ("berth_failovers_total", &self.failovers),
+            ("berth_failover_blocked_total", &self.blocked),
+            ("berth_commits_total", &self.commits),
+            ("berth_rewrites_total", &self.rewrites),
+            ("berth_terminals_synthesised_total", &self.terminals),
+            ("berth_tokens_total", &self.tokens),
+            ("berth_rule_hits_total", &self.rule_hits),
+        ];
+        let found = counters.into_iter().find(|(its, _)| *its == name);
+        found.map(|(_, counter)| counter)
+    }
+
     fn attempt(&self, attempt: &AttemptRecord, route: &str, commit: Option<CommitReason>) {
         let credential = attempt.credential.0.as_str();
         let model = self

@@ -17,6 +17,7 @@ mod scrape;
 pub mod snapshot;
 pub mod spec;
 pub mod status;
+pub mod totals;
 pub mod trail;
 pub mod window;
 pub mod words;

@@ -10,6 +10,7 @@ use super::metrics::Metrics;
 use super::record::Record;
 use super::snapshot::Snapshot;
 use super::status::Status;
+use super::totals::Total;
 use super::window::{Counts, PairHistory};
 
 /// Audit, metrics and counts of the process.
@@ -59,6 +60,16 @@ impl Trail {
     /// The audit log is to be opened anew: `logrotate` has moved it.
     pub fn reopen_audit(&self) {
         self.audit.reopen();
+    }
+
+    /// Every counter.
+    pub fn totals(&self) -> Vec<Total> {
+        self.metrics.totals()
+    }
+
+    /// Counters of the process before this one.
+    pub fn add_totals(&self, totals: &[Total]) {
+        self.metrics.add_totals(totals);
     }
 
     /// Counts for the process that takes over.

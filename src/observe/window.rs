@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::record::Record;
+use super::record::{AttemptRecord, Record};
 use crate::admission::Verdict;
 use crate::pool::CredentialId;
 
@@ -57,20 +57,29 @@ pub struct PairHistory {
     pub quarters: Vec<(u64, Count)>,
 }
 
+impl PairHistory {
+    /// What the attempts of one finished request add to their pairs now.
+    pub fn of(record: &Record) -> Vec<PairHistory> {
+        let history = record.attempts.iter().filter_map(|attempt| {
+            let (count, model) = counted(attempt)?;
+            Some(PairHistory {
+                credential: attempt.credential.0.to_string(),
+                model: model.to_owned(),
+                minutes: vec![(0, count)],
+                quarters: vec![(0, count)],
+            })
+        });
+        history.collect()
+    }
+}
+
 impl Counts {
     /// Counts every attempt of a finished request.
     pub fn record(&self, record: &Record, now: Duration) {
         for attempt in &record.attempts {
-            let refused = u32::from(attempt.verdict == Verdict::Capacity);
-            let admitted = u32::from(attempt.verdict.was_admitted());
-            let count = Count { refused, admitted };
-            if count == Count::default() {
+            let Some((count, model)) = counted(attempt) else {
                 continue;
-            }
-            let model = attempt
-                .model
-                .as_ref()
-                .map_or(NO_MODEL, |model| model.as_str());
+            };
             let mut table = self.lock();
             let rings = table.place(&attempt.credential.0, model, now);
             rings.minutes.add(now, count);
@@ -261,6 +270,16 @@ const QUARTER: Duration = Duration::from_secs(15 * 60);
 const ORIGIN: Duration = Duration::from_secs(2 * 24 * 3_600);
 const OTHER: &str = "other";
 const NO_MODEL: &str = "none";
+
+/// What an attempt says about seats, and of which model.
+fn counted(attempt: &AttemptRecord) -> Option<(Count, &str)> {
+    let refused = u32::from(attempt.verdict == Verdict::Capacity);
+    let admitted = u32::from(attempt.verdict.was_admitted());
+    let count = Count { refused, admitted };
+    let model = attempt.model.as_ref();
+    let model = model.map_or(NO_MODEL, |model| model.as_str());
+    (count != Count::default()).then_some((count, model))
+}
 
 #[cfg(test)]
 mod tests {

@@ -37,6 +37,8 @@ pub struct Credential {
     hash: u64,
     origin: Instant,
     in_flight: AtomicU32,
+    /// What the process before this one still has in flight.
+    elsewhere: AtomicU32,
     /// A [`Moment`], [`Moment::NEVER`] while drained.
     passable_from: AtomicU64,
     exclusions: Mutex<Exclusions>,
@@ -100,6 +102,7 @@ impl Credential {
             spec,
             origin,
             in_flight: AtomicU32::new(0),
+            elsewhere: AtomicU32::new(0),
             passable_from: AtomicU64::new(0),
             exclusions: Mutex::default(),
             secrets: RwLock::new(Arc::new(secrets)),
@@ -122,9 +125,15 @@ impl Credential {
         &self.spec.id
     }
 
-    /// Requests in flight.
+    /// Requests in flight, those of a process that drains included.
     pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Relaxed)
+        let here = self.in_flight.load(Ordering::Relaxed);
+        here.saturating_add(self.elsewhere.load(Ordering::Relaxed))
+    }
+
+    /// So many are in flight in the process before this one.
+    pub fn set_elsewhere(&self, requests: u32) {
+        self.elsewhere.store(requests, Ordering::Relaxed);
     }
 
     /// What it sends now. A request takes it from its lease, so that it is known which secret an
@@ -260,7 +269,9 @@ impl Credential {
     }
 
     fn reserve(&self) -> bool {
+        let elsewhere = self.elsewhere.load(Ordering::Relaxed);
         let max = self.spec.max_in_flight.map_or(u32::MAX, |max| max.get());
+        let max = max.saturating_sub(elsewhere);
         let one_more = |count: u32| (count < max).then_some(count + 1);
         self.in_flight
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)

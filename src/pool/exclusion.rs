@@ -24,7 +24,7 @@ mod handover;
 
 use entry::{Comeback, Entry, Exclusion, MAX_STATED, QUOTA_PROBE, within_bounds};
 pub(super) use entry::{Passage, ProbeToken, Shown};
-pub use handover::ExclusionsHandover;
+pub use handover::{ExclusionsHandover, known_basis};
 
 /// Models that are remembered per credential (chosen: more than any vendor serves).
 pub const MAX_MODELS: usize = 512;

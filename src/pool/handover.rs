@@ -4,15 +4,16 @@
 //! another order: what is said of one that is gone is forgotten. Times travel as what they are from
 //! now. Secrets do not travel: each process reads its own.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use super::choice::Pool;
 use super::credential::CredentialIndex;
-use super::exclusion::ExclusionsHandover;
+use super::exclusion::{ExclusionsHandover, Stated, known_basis};
 use super::ledger::LedgerHandover;
 use super::spec::CredentialId;
+use crate::admission::Verdict;
 
 /// Exclusions, scores, and where sessions live.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -33,7 +34,31 @@ impl Places {
     }
 }
 
+impl Stated {
+    /// As another process has told it.
+    pub fn told(after: Duration, basis: &str, pair_only: bool) -> Stated {
+        Stated {
+            after,
+            basis: known_basis(basis),
+            pair_only,
+        }
+    }
+}
+
 impl Pool {
+    /// Draws the consequences of a verdict that another process has met.
+    pub fn hear(
+        &self,
+        id: &CredentialId,
+        model: Option<&str>,
+        told: (Verdict, Option<Stated>),
+        now: Instant,
+    ) {
+        if let Some(credential) = self.credential(id) {
+            credential.learn(model, told, None, now);
+        }
+    }
+
     /// Everything that was learned.
     pub fn hand_over(&self, now: Instant) -> PoolHandover {
         let credentials = self.credentials.iter();

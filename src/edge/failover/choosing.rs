@@ -97,7 +97,7 @@ impl Course<'_> {
             admitted,
             began: self.began,
         };
-        self.edge.pool.settle(&settlement, Instant::now());
+        self.edge.settle(&settlement, Instant::now());
         self.without_seat.clear();
     }
 }

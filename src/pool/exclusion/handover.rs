@@ -116,7 +116,8 @@ impl ExclusionHandover {
     }
 }
 
-fn known_basis(told: &str) -> Basis {
+/// A basis of this version by its name.
+pub fn known_basis(told: &str) -> Basis {
     let known = [
         BY_DEFAULT,
         BY_DOUBLING,

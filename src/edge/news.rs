@@ -1,0 +1,233 @@
+//! What a draining process goes on telling the one that took over.
+//!
+//! Its requests still end, for up to an hour: who refused them, what they made and what is in flight
+//! belong to the pool that serves now. So the drain is a source of news, and each process passes on to
+//! its own successor what it hears. Promises: news never hold a request up (what does not fit into the
+//! queue is dropped), and nothing in them is a secret or the name of a session.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use super::owners::{Key, Thing};
+use super::state::Edge;
+use crate::admission::Verdict;
+use crate::admission::elapsed::FromNow;
+use crate::observe::record::Record;
+use crate::observe::totals::{Since, Total};
+use crate::observe::window::PairHistory;
+use crate::pool::{
+    CredentialId, CredentialIndex, Lease, Lineage, Refused, RouteIndex, Settlement, Stated,
+};
+
+/// One piece.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum News {
+    /// A request was admitted, or has nothing left to try.
+    Settled(SettledNews),
+    /// An attempt had a verdict.
+    Learned(LearnedNews),
+    /// Something belongs to a credential from now on.
+    Made {
+        /// Its hash.
+        key: Key,
+        /// The credential's name.
+        maker: String,
+    },
+    /// What is in flight, by credential.
+    InFlight(Vec<(String, u32)>),
+    /// What the counters have counted since the last time.
+    Totals(Vec<Total>),
+    /// Attempts that were refused or admitted.
+    Counts(Vec<PairHistory>),
+}
+
+/// See [`Settlement`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SettledNews {
+    route: String,
+    model: Option<String>,
+    session: Option<(u64, Option<u64>)>,
+    refused: Vec<(String, Option<Duration>)>,
+    admitted: Option<String>,
+    began: FromNow,
+}
+
+/// See [`Lease::learn`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LearnedNews {
+    credential: String,
+    model: Option<String>,
+    verdict: String,
+    stated: Option<(Duration, String, bool)>,
+}
+
+/// Pieces that wait to be told (chosen: a second of a very busy edge).
+const QUEUE: usize = 10_000;
+
+/// The news of this process, in their order.
+pub type Newsreel = mpsc::Receiver<News>;
+
+impl Edge {
+    /// From now on what happens is told; `None` where it is told already.
+    pub fn begin_news(&self) -> Option<Newsreel> {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        self.heir.set(sender).ok().map(|()| receiver)
+    }
+
+    /// What is in flight and what was counted, told together, once a second.
+    pub fn figures(&self, since: &mut Since) -> [News; 2] {
+        let credentials = self.pool.credentials().iter();
+        let in_flight = credentials.map(|it| (it.id().to_string(), it.in_flight()));
+        [
+            News::InFlight(in_flight.collect()),
+            News::Totals(since.news(self.trail.totals())),
+        ]
+    }
+
+    /// The process before this one has told something.
+    pub fn hear(&self, news: News, now: Instant) {
+        match &news {
+            News::Settled(settled) => self.hear_settled(settled, now),
+            News::Learned(learned) => {
+                let verdict = Verdict::ALL
+                    .into_iter()
+                    .find(|it| it.as_str() == learned.verdict);
+                let id = CredentialId::new(&learned.credential);
+                if let (Some(id), Some(verdict)) = (id, verdict) {
+                    let stated = learned.stated.as_ref();
+                    let stated =
+                        stated.map(|(after, basis, pair)| Stated::told(*after, basis, *pair));
+                    let model = learned.model.as_deref();
+                    self.pool.hear(&id, model, (verdict, stated), now);
+                }
+            }
+            News::Made { key, maker } => {
+                if let Some(maker) = self.index(maker) {
+                    self.owners.heard(*key, maker);
+                }
+            }
+            News::InFlight(counts) => {
+                for (name, requests) in counts {
+                    let credential = self.index(name);
+                    let credential = credential.and_then(|it| self.pool.credentials().get(it.0));
+                    if let Some(credential) = credential {
+                        credential.set_elsewhere(*requests);
+                    }
+                }
+                // What this process tells of itself holds these already.
+                return;
+            }
+            News::Totals(totals) => {
+                self.trail.add_totals(totals);
+                return;
+            }
+            News::Counts(counts) => self.trail.import_counts(counts, now),
+        }
+        self.announce(|| news);
+    }
+
+    /// The process before this one is gone.
+    pub fn hears_no_more(&self) {
+        for credential in self.pool.credentials() {
+            credential.set_elsewhere(0);
+        }
+    }
+
+    /// Draws every consequence of a request, here and in the process that took over.
+    pub(super) fn settle(&self, settlement: &Settlement, now: Instant) {
+        self.pool.settle(settlement, now);
+        self.announce(|| {
+            let route = self.route_name(settlement.route.0);
+            let refused = settlement.refused.iter();
+            let refused = refused.map(|it| (self.name(it.credential), it.stated));
+            News::Settled(SettledNews {
+                route: route.map(ToString::to_string).unwrap_or_default(),
+                model: settlement.model.map(str::to_owned),
+                session: settlement.session.map(|it| (it.root, it.branch)),
+                refused: refused.collect(),
+                admitted: settlement.admitted.map(|it| self.name(it)),
+                began: FromNow::of(settlement.began, now),
+            })
+        });
+    }
+
+    /// Draws every consequence of a verdict for its credential, likewise.
+    pub(super) fn learn(
+        &self,
+        lease: &Lease,
+        model: Option<&str>,
+        (verdict, stated): (Verdict, Option<Stated>),
+    ) {
+        lease.learn(model, verdict, stated, Instant::now());
+        self.announce(|| {
+            News::Learned(LearnedNews {
+                credential: lease.credential().id().to_string(),
+                model: model.map(str::to_owned),
+                verdict: verdict.as_str().to_owned(),
+                stated: stated.map(|it| (it.after, it.basis.to_owned(), it.pair_only)),
+            })
+        });
+    }
+
+    /// `maker` made this.
+    pub(super) fn made(&self, thing: Thing, name: &[u8], maker: CredentialIndex) {
+        let key = self.owners.made(thing, name, maker);
+        self.announce(|| News::Made {
+            key,
+            maker: self.name(maker),
+        });
+    }
+
+    /// A request has ended.
+    pub(super) fn ended(&self, record: Record) {
+        self.announce(|| News::Counts(PairHistory::of(&record)));
+        self.trail.finished(record, Instant::now());
+    }
+
+    fn hear_settled(&self, told: &SettledNews, now: Instant) {
+        let route = (0..self.routes.len()).find(|it| {
+            let name = self.route_name(*it);
+            name.is_some_and(|name| **name == *told.route)
+        });
+        let Some(route) = route else { return };
+        let refused = told.refused.iter().filter_map(|(name, stated)| {
+            Some(Refused {
+                credential: self.index(name)?,
+                stated: *stated,
+            })
+        });
+        let refused: Vec<_> = refused.collect();
+        let admitted = told.admitted.as_deref().and_then(|name| self.index(name));
+        if admitted.is_none() && refused.is_empty() {
+            return;
+        }
+        let settlement = Settlement {
+            route: RouteIndex(route),
+            model: told.model.as_deref(),
+            session: told.session.map(|(root, branch)| Lineage { root, branch }),
+            refused: &refused,
+            admitted,
+            began: told.began.at(now),
+        };
+        self.pool.settle(&settlement, now);
+    }
+
+    fn announce(&self, news: impl FnOnce() -> News) {
+        if let Some(heir) = self.heir.get() {
+            let _ = heir.try_send(news());
+        }
+    }
+
+    fn name(&self, index: CredentialIndex) -> String {
+        let credential = self.pool.credentials().get(index.0);
+        credential.map_or_else(String::new, |it| it.id().to_string())
+    }
+
+    fn index(&self, name: &str) -> Option<CredentialIndex> {
+        let credential = self.pool.credential(&CredentialId::new(name)?)?;
+        Some(credential.index())
+    }
+}
