@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -73,7 +73,7 @@ pub struct Edge {
     pub waiting: AtomicUsize,
     draining: AtomicBool,
     /// Told what happens, once another process has taken over.
-    pub(super) heir: OnceLock<mpsc::Sender<News>>,
+    pub(super) heir: RwLock<Option<mpsc::Sender<News>>>,
 }
 
 /// The edge cannot be put together.
@@ -149,7 +149,7 @@ impl Edge {
             owners: Owners::default(),
             waiting: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
-            heir: OnceLock::new(),
+            heir: RwLock::new(None),
         })
     }
 
