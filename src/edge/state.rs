@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use crate::admission::day::Day;
+use crate::admission::rules::Reading;
 use crate::admission::{Dialect, Policy};
 use crate::observe::admin::{Control, Order, UnknownCredential};
 use crate::observe::ids::SessionKey;
 use crate::observe::safe::SafeText;
-use crate::observe::snapshot::{self, CredentialView, MemoryView, ModelView, Snapshot};
+use crate::observe::snapshot::{self, CredentialView, MemoryView, ModelView, RuleView, Snapshot};
 use crate::observe::trail::Trail;
 use crate::pool::{
     CredentialId, CredentialIndex, CredentialSpec, MemoryBudget, Pool, PoolError, RetryWindow,
@@ -157,6 +159,16 @@ impl Edge {
         self.of_credential.get(credential.0)
     }
 
+    /// By what an answer of `upstream` is read, to an attempt that begins now.
+    pub fn reading(&self, upstream: &Upstream) -> Reading {
+        Reading {
+            rules: self.policy.rules.clone(),
+            today: today(),
+            dialect: upstream.spec.dialect,
+            upstream: upstream.name.clone(),
+        }
+    }
+
     /// The dialect that a route's clients speak; OpenAI's outside every route.
     pub fn dialect(&self, route: Option<usize>) -> Dialect {
         let member = || {
@@ -225,6 +237,20 @@ impl Control for Edge {
             full: true,
             waiting,
         });
+        let today = today();
+        let rules = self.policy.rules.all().map(|rule| RuleView {
+            name: rule.name.clone(),
+            source: rule.origin.as_str(),
+            verdict: rule.verdict,
+            expires: rule.expires(),
+            expired: rule.is_expired(today),
+        });
+        let expired = self.policy.rules.expired(today).map(|(rule, last)| {
+            format!(
+                "the rule {} has expired: its last day was {last}, and it matches nothing any more",
+                rule.name
+            )
+        });
         Snapshot {
             draining: !self.ready(),
             credentials: credentials.collect(),
@@ -234,7 +260,8 @@ impl Control for Edge {
                 used: self.memory.used() as u64,
                 limit: self.memory.limit() as u64,
             },
-            warnings: self.warnings.clone(),
+            rules: rules.collect(),
+            warnings: self.warnings.iter().cloned().chain(expired).collect(),
         }
     }
 
@@ -304,6 +331,10 @@ fn reload_secrets(edge: &Edge) {
     for error in changes.errors {
         log::warn!("{error}; the old value stays in use");
     }
+}
+
+fn today() -> Day {
+    Day::of(SystemTime::now())
 }
 
 fn route_name(route: &RouteSpec) -> &str {
