@@ -13,10 +13,13 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use berth::admission::day::Day;
+use berth::admission::rules::Rules;
 use berth::config;
 use berth::edge::serve::{first_look_up, serve};
+use berth::operator::rules::{Hits, table};
 use berth::start::assemble;
 use clap::{Parser, Subcommand};
 
@@ -50,6 +53,12 @@ enum Command {
         #[arg(long)]
         serve: bool,
     },
+    /// The admission rules in force, with source, expiry and last hit.
+    Rules {
+        /// The configuration; without one, the built-in table alone.
+        #[arg(short, long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
     /// The simulated upstream alone, scripted per credential.
     Sim {
         /// Where to listen.
@@ -65,18 +74,18 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run { config } => run(&config),
         Command::Check { config } => return check(&config),
-        Command::Schema => {
-            let schema = format!("{:#}\n", config::schema());
-            std::io::stdout()
-                .write_all(schema.as_bytes())
-                .map_err(|e| e.to_string())
-        }
+        Command::Schema => print(&format!("{:#}\n", config::schema())),
+        Command::Rules { config } => return rules(config.as_deref()),
         Command::Demo { serve } => match berth::demo::run(serve) {
             Ok(code) => return code,
             Err(problem) => Err(problem),
         },
         Command::Sim { listen, program } => sim(listen, program.as_deref()),
     };
+    end(done)
+}
+
+fn end(done: Result<(), String>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
@@ -86,8 +95,18 @@ fn main() -> ExitCode {
     }
 }
 
+fn print(text: &str) -> Result<(), String> {
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(|e| e.to_string())
+}
+
+fn today() -> Day {
+    Day::of(SystemTime::now())
+}
+
 fn check(path: &Path) -> ExitCode {
-    match config::check_text(path) {
+    match config::check_text(path, today()) {
         Ok(summary) => {
             for warning in summary.warnings.iter() {
                 eprintln!("warning: {warning}");
@@ -101,6 +120,29 @@ fn check(path: &Path) -> ExitCode {
                 summary.routes
             );
             ExitCode::SUCCESS
+        }
+        Err(problems) => {
+            eprintln!("{problems}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn rules(path: Option<&Path>) -> ExitCode {
+    let Some(path) = path else {
+        return end(print(&table(&Rules::default(), None, today())));
+    };
+    match config::load(path) {
+        Ok(config) => {
+            let hits = Hits::of_running(&config);
+            if let Err(why) = &hits {
+                eprintln!("berth: without hits: {why}");
+            }
+            end(print(&table(
+                &config.policy.rules,
+                hits.ok().as_ref(),
+                today(),
+            )))
         }
         Err(problems) => {
             eprintln!("{problems}");

@@ -8,6 +8,7 @@
 
 pub mod ask;
 pub mod coding;
+pub mod day;
 pub mod dialect;
 pub mod dice;
 pub mod elapsed;

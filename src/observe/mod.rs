@@ -7,6 +7,7 @@
 
 pub mod admin;
 pub mod audit;
+pub mod hits;
 pub mod ids;
 pub mod log;
 pub mod metrics;

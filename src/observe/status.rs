@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::snapshot::{CredentialView, Snapshot};
+use super::hits::RuleHits;
+use super::snapshot::{CredentialView, RuleView, Snapshot};
 use super::window::{Count, Spans};
 use crate::pool::CredentialId;
 
@@ -28,6 +29,8 @@ pub struct Status {
     pub pairs: Vec<PairStatus>,
     /// Every model about which something is known.
     pub models: Vec<ModelStatus>,
+    /// Every rule, in the order in which they are asked.
+    pub rules: Vec<RuleStatus>,
     /// Bytes that are kept.
     pub memory: MemoryStatus,
     /// What an operator should look at.
@@ -85,6 +88,25 @@ pub struct ModelStatus {
     pub waiting: u64,
 }
 
+/// A rule.
+#[derive(Clone, Debug, Serialize)]
+pub struct RuleStatus {
+    /// Its name.
+    pub name: String,
+    /// `built_in` or `configured`.
+    pub source: &'static str,
+    /// What it means.
+    pub verdict: &'static str,
+    /// How often it has decided, since the start of the process.
+    pub hits: u64,
+    /// When it last did (RFC 3339), if ever.
+    pub last_hit: Option<String>,
+    /// Its last day, if it has one.
+    pub expires: Option<String>,
+    /// Whether that is over: it matches nothing any more.
+    pub expired: bool,
+}
+
 /// Memory.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct MemoryStatus {
@@ -113,6 +135,7 @@ impl Status {
     pub fn new(
         snapshot: &Snapshot,
         spans: Vec<(CredentialId, String, Spans)>,
+        hits: &RuleHits,
         uptime: Duration,
     ) -> Status {
         let credentials: BTreeMap<&str, &CredentialView> = snapshot
@@ -177,6 +200,11 @@ impl Status {
                     waiting: view.waiting,
                 })
                 .collect(),
+            rules: snapshot
+                .rules
+                .iter()
+                .map(|view| rule_status(view, hits))
+                .collect(),
             memory: MemoryStatus {
                 used: snapshot.memory.used,
                 limit: snapshot.memory.limit,
@@ -193,6 +221,19 @@ fn credential_status(view: &CredentialView) -> CredentialStatus {
         labels: view.labels.clone(),
         in_flight: view.in_flight,
         state: view.state.as_str(),
+    }
+}
+
+fn rule_status(view: &RuleView, hits: &RuleHits) -> RuleStatus {
+    let hits = hits.of(&view.name);
+    RuleStatus {
+        name: view.name.to_string(),
+        source: view.source,
+        verdict: view.verdict.as_str(),
+        hits: hits.map_or(0, |hits| hits.count),
+        last_hit: hits.map(|hits| humantime::format_rfc3339_seconds(hits.last).to_string()),
+        expires: view.expires.map(|day| day.to_string()),
+        expired: view.expired,
     }
 }
 
@@ -226,6 +267,7 @@ mod tests {
         let status = Status::new(
             &pool(),
             counts.spans(Duration::ZERO),
+            &RuleHits::default(),
             Duration::from_secs(90),
         );
         let rows: Vec<_> = status
@@ -251,7 +293,9 @@ mod tests {
 
     #[test]
     fn the_document_has_the_promised_names() {
-        let status = Status::new(&pool(), Vec::new(), Duration::from_secs(90));
+        let hits = RuleHits::default();
+        hits.record(&failed_over());
+        let status = Status::new(&pool(), Vec::new(), &hits, Duration::from_secs(90));
         let json = serde_json::to_value(&status).unwrap();
         let pair = serde_json::json!({
             "credential": "campus-a", "model": "gpt-5.6-sol", "state": "cooling",
@@ -271,6 +315,12 @@ mod tests {
             json["memory"],
             serde_json::json!({"used": 1_024, "limit": 4_096})
         );
+        let rule = serde_json::json!({
+            "name": "openai-overloaded", "source": "configured", "verdict": "capacity", "hits": 1,
+            "last_hit": "2026-04-01T12:00:05Z", "expires": "2027-03-01", "expired": false,
+        });
+        assert_eq!(json["rules"][0], rule);
+        assert_eq!(json["rules"][1]["last_hit"], serde_json::Value::Null);
         assert_eq!(json["warnings"][0], "rule vendor-x-busy has expired");
     }
 
@@ -281,6 +331,7 @@ mod tests {
         let status = Status::new(
             &Snapshot::default(),
             counts.spans(Duration::ZERO),
+            &RuleHits::default(),
             Duration::ZERO,
         );
         assert_eq!(status.pairs.len(), 0);

@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use super::audit::Audit;
+use super::hits::RuleHits;
 use super::metrics::Metrics;
 use super::record::Record;
 use super::snapshot::Snapshot;
@@ -19,6 +20,7 @@ pub struct Trail {
     audit: Audit,
     metrics: Metrics,
     counts: Counts,
+    hits: RuleHits,
     started: Instant,
 }
 
@@ -29,6 +31,7 @@ impl Trail {
             audit,
             metrics: Metrics::new(env!("CARGO_PKG_VERSION"))?,
             counts: Counts::default(),
+            hits: RuleHits::default(),
             started,
         })
     }
@@ -37,6 +40,7 @@ impl Trail {
     pub fn finished(&self, record: Record, now: Instant) {
         self.metrics.record(&record);
         self.counts.record(&record, self.age(now));
+        self.hits.record(&record);
         self.audit.write(record);
     }
 
@@ -48,7 +52,7 @@ impl Trail {
     /// The document behind `berth status`.
     pub fn status(&self, snapshot: &Snapshot, now: Instant) -> Status {
         let age = self.age(now);
-        let mut status = Status::new(snapshot, self.counts.spans(age), age);
+        let mut status = Status::new(snapshot, self.counts.spans(age), &self.hits, age);
         let lost = self.audit.lost();
         if lost > 0 {
             let warning = format!("audit: {lost} lines lost since the start; the log says why");

@@ -82,6 +82,26 @@ fn write_page(page: &mut String, status: &Status) -> fmt::Result {
         let full = if model.full { "full" } else { "" };
         row(page, &[&model.model, full, &model.waiting.to_string()])?;
     }
+    page.push_str("</table>\n");
+    let heads = ["rule", "source", "verdict", "hits", "last hit", "expires"];
+    table(page, "Rules", &heads)?;
+    for rule in &status.rules {
+        let expires = match (&rule.expires, rule.expired) {
+            (Some(day), true) => format!("{day}, over"),
+            (day, _) => day.clone().unwrap_or_default(),
+        };
+        let last = rule.last_hit.as_deref().unwrap_or_default();
+        let hits = rule.hits.to_string();
+        let cells = [
+            &*rule.name,
+            rule.source,
+            rule.verdict,
+            &hits,
+            last,
+            &expires,
+        ];
+        row(page, &cells)?;
+    }
     page.push_str("</table>\n</html>\n");
     Ok(())
 }
@@ -127,6 +147,7 @@ impl fmt::Display for Escaped<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::hits::RuleHits;
     use crate::observe::safe::SafeText;
     use crate::observe::scrape::tests::pool;
     use std::time::Duration;
@@ -136,14 +157,24 @@ mod tests {
         let mut snapshot = pool();
         snapshot.pairs[0].model = Some(SafeText::new("<script>alert('&\"')</script>"));
         snapshot.warnings = vec!["<b>".to_owned()];
-        let page = html(&Status::new(&snapshot, Vec::new(), Duration::ZERO));
+        let page = html(&Status::new(
+            &snapshot,
+            Vec::new(),
+            &RuleHits::default(),
+            Duration::ZERO,
+        ));
         assert!(page.contains("&lt;script&gt;alert(&#39;&amp;&quot;&#39;)&lt;/script&gt;"));
         assert!(!page.contains("<script") && !page.contains("<b>"));
     }
 
     #[test]
     fn the_page_shows_every_pair() {
-        let page = html(&Status::new(&pool(), Vec::new(), Duration::ZERO));
+        let page = html(&Status::new(
+            &pool(),
+            Vec::new(),
+            &RuleHits::default(),
+            Duration::ZERO,
+        ));
         let shown = "<tr><td>campus-a</td><td>gpt-5.6-sol</td><td>cooling</td><td>4 s</td>";
         assert!(page.contains(shown), "{page}");
         assert!(page.contains("<td>campus-b</td><td>*</td><td>drained</td>"));
