@@ -62,8 +62,20 @@ pub struct File {
 pub struct Listener {
     /// HOST:PORT on a loopback address.
     pub address: Slot<SocketAddr>,
-    #[schemars(skip)]
-    pub tls: Later,
+    /// Certificate and key; HTTP/2 by ALPN. Default: no TLS.
+    pub tls: Part<Tls>,
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("required" = ["certificate", "private_key"]))]
+pub struct Tls {
+    /// PEM file: the certificate, then those between it and its CA.
+    pub certificate: Slot<FilePath>,
+    /// PEM file: its private key.
+    pub private_key: Slot<FilePath>,
+    /// PEM file: clients must show a certificate signed by one of these. Default: clients need none.
+    pub client_ca: Slot<FilePath>,
 }
 
 #[derive(Default, Deserialize, JsonSchema)]
