@@ -17,5 +17,6 @@ pub mod demo;
 pub mod edge;
 pub mod observe;
 pub mod pool;
+pub mod service;
 pub mod sim;
 pub mod start;

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
 
 use crate::admission::{Dialect, Policy};
 use crate::observe::admin::{Control, Order, UnknownCredential};
@@ -68,7 +70,7 @@ pub struct Edge {
     pub owners: Owners,
     /// Requests that wait for a seat.
     pub waiting: AtomicUsize,
-    draining: AtomicBool,
+    draining: watch::Sender<bool>,
 }
 
 /// The edge cannot be put together.
@@ -143,7 +145,7 @@ impl Edge {
             warnings: parts.warnings,
             owners: Owners::default(),
             waiting: AtomicUsize::new(0),
-            draining: AtomicBool::new(false),
+            draining: watch::Sender::new(false),
         })
     }
 
@@ -187,7 +189,13 @@ impl Edge {
 
     /// From now on the process drains.
     pub fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
+        self.draining.send_replace(true);
+    }
+
+    /// Returns once the process drains.
+    pub async fn drains(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.draining.subscribe().wait_for(|drains| *drains).await;
     }
 }
 
@@ -239,7 +247,7 @@ impl Control for Edge {
     }
 
     fn ready(&self) -> bool {
-        !self.draining.load(Ordering::Relaxed)
+        !*self.draining.borrow()
     }
 
     fn order(&self, id: &CredentialId, order: &Order) -> Result<(), UnknownCredential> {
@@ -258,8 +266,9 @@ impl Control for Edge {
     }
 }
 
-/// Looks up names and re-reads secrets until `stopped`.
-pub async fn tend(edge: Arc<Edge>, mut stopped: pingora::server::ShutdownWatch) {
+/// Looks up names and re-reads secrets, for as long as the process lives: what drains may still need
+/// both.
+pub async fn tend(edge: Arc<Edge>) {
     /// How often secret files are looked at. Chosen: nobody waits longer for a rotation.
     const SECRETS_EVERY: Duration = Duration::from_secs(5);
     let mut names = tokio::time::interval(super::upstream::LOOK_UP_EVERY);
@@ -272,11 +281,6 @@ pub async fn tend(edge: Arc<Edge>, mut stopped: pingora::server::ShutdownWatch) 
             _ = secrets.tick() => {
                 let edge = edge.clone();
                 let _ = tokio::task::spawn_blocking(move || reload_secrets(&edge)).await;
-            }
-            changed = stopped.changed() => {
-                if changed.is_err() || *stopped.borrow() {
-                    return;
-                }
             }
         }
     }
