@@ -200,7 +200,7 @@ impl Doors {
         })
     }
 
-    /// Ends what is still there. Requests that are cut are told to the audit.
+    /// Ends what is still there. A request that is cut here leaves no line in the audit.
     pub fn end(self) {
         /// Chosen: dropping a task takes no time unless it hangs.
         const LAST: Duration = Duration::from_secs(1);

@@ -197,8 +197,8 @@ impl Handover {
                 matches!(it, Answer::Settled).then_some(())
             })
         });
-        if let Err(why) = settled {
-            log::warn!("process {pid} serves, but: {why}");
+        if settled.is_err() {
+            log::warn!("process {pid} serves, but has not said that systemd knows it");
         }
         Ok(Successor {
             pid,
