@@ -11,11 +11,11 @@ use secrecy::ExposeSecret;
 
 use crate::admission::day::Day;
 use crate::config::Config;
-use crate::edge::serve::Serving;
 use crate::edge::state::{Edge, Parts};
 use crate::observe::audit::Audit;
 use crate::observe::trail::Trail;
 use crate::pool::read_secret;
+use crate::service::Serving;
 
 /// Puts the process together from its configuration.
 ///
@@ -52,11 +52,10 @@ pub fn assemble(config: Config) -> Result<(Arc<Edge>, Serving), String> {
     };
     let edge = Edge::new(parts, trail, now).map_err(|e| e.to_string())?;
     let serving = Serving {
-        listeners: config.listeners.iter().map(|l| l.address).collect(),
+        listeners: config.listeners,
         admin: admin.address,
         token,
-        threads: config.process.threads,
-        stop_timeout: config.process.stop_timeout,
+        process: config.process,
     };
     Ok((Arc::new(edge), serving))
 }

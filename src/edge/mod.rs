@@ -10,6 +10,7 @@ mod body;
 mod clean;
 mod connect;
 mod delivery;
+pub mod drain;
 mod failover;
 pub mod handover;
 mod head;

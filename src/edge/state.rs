@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::admission::day::Day;
 use crate::admission::rules::Reading;
@@ -73,7 +73,7 @@ pub struct Edge {
     pub owners: Owners,
     /// Requests that wait for a seat.
     pub waiting: AtomicUsize,
-    draining: AtomicBool,
+    draining: watch::Sender<bool>,
     /// Told what happens, once another process has taken over.
     pub(super) heir: RwLock<Option<mpsc::Sender<News>>>,
 }
@@ -150,7 +150,7 @@ impl Edge {
             warnings: parts.warnings,
             owners: Owners::default(),
             waiting: AtomicUsize::new(0),
-            draining: AtomicBool::new(false),
+            draining: watch::Sender::new(false),
             heir: RwLock::new(None),
         })
     }
@@ -205,7 +205,13 @@ impl Edge {
 
     /// From now on the process drains.
     pub fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
+        self.draining.send_replace(true);
+    }
+
+    /// Returns once the process drains.
+    pub async fn drains(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.draining.subscribe().wait_for(|drains| *drains).await;
     }
 }
 
@@ -273,7 +279,7 @@ impl Control for Edge {
     }
 
     fn ready(&self) -> bool {
-        !self.draining.load(Ordering::Relaxed)
+        !*self.draining.borrow()
     }
 
     fn order(&self, id: &CredentialId, order: &Order) -> Result<(), UnknownCredential> {
@@ -292,8 +298,9 @@ impl Control for Edge {
     }
 }
 
-/// Looks up names and re-reads secrets until `stopped`.
-pub async fn tend(edge: Arc<Edge>, mut stopped: pingora::server::ShutdownWatch) {
+/// Looks up names and re-reads secrets, for as long as the process lives: what drains may still need
+/// both.
+pub async fn tend(edge: Arc<Edge>) {
     /// How often secret files are looked at. Chosen: nobody waits longer for a rotation.
     const SECRETS_EVERY: Duration = Duration::from_secs(5);
     let mut names = tokio::time::interval(super::upstream::LOOK_UP_EVERY);
@@ -306,11 +313,6 @@ pub async fn tend(edge: Arc<Edge>, mut stopped: pingora::server::ShutdownWatch) 
             _ = secrets.tick() => {
                 let edge = edge.clone();
                 let _ = tokio::task::spawn_blocking(move || reload_secrets(&edge)).await;
-            }
-            changed = stopped.changed() => {
-                if changed.is_err() || *stopped.borrow() {
-                    return;
-                }
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! While a model is full, the pool lets one attempt a second go. The others wait here, not longer than
 //! `admission.wait.max_time` and not more of them than `admission.wait.max_waiting`; beyond either they
-//! are told when to come back. Their bodies stay within the memory budget, and a client that leaves
+//! are told when to come back, as all are when the process drains. Their bodies stay within the memory budget, and a client that leaves
 //! gives its place back.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,6 +55,8 @@ impl Course<'_> {
             let until = until.min(end).max(now + Duration::from_millis(10));
             tokio::select! {
                 () = tokio::time::sleep_until(until.into()) => {}
+                // Another process takes over, which may know of a seat: the client is to ask that.
+                () = self.edge.drains() => return Turn::Full,
                 _ = session.downstream_session.read_body_or_idle(true), if self.body.is_whole() => {
                     return Turn::Left;
                 }
