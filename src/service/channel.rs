@@ -20,8 +20,8 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Bytes; chosen: far above what is sent today, for the state of a large pool later.
-const MAX_MESSAGE: usize = 4 << 20;
+/// Bytes; chosen: three times what full tables of sessions, owners and scores come to.
+pub const MAX_MESSAGE: usize = 128 << 20;
 
 /// Sockets in one message; the kernel's own limit (`SCM_MAX_FD`).
 pub const MAX_SOCKETS: usize = 253;

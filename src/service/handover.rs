@@ -4,7 +4,7 @@
 //! the serving process                       its successor
 //!     starts it, by its path ────────▶  reads configuration, secrets, names
 //!                            ◀──────── started, asks
-//!     sockets               ─────────▶  binds what is missing, builds, asks its own /healthz
+//!     sockets, learned      ─────────▶  binds what is missing, builds, asks its own /healthz
 //!                            ◀──────── ready
 //!     go                    ─────────▶  accepts
 //!                            ◀──────── serving
@@ -18,8 +18,8 @@
 //! nothing had happened. Before `go` the successor accepts nobody, so its failure costs no client. The
 //! successor is not a child of the serving process (`takeover::detach`): systemd has to see its end.
 //!
-//! What the pool has learned is to travel between `sockets` and `ready`, as a message of its own with
-//! a version: a build that does not know a message skips it (`channel`).
+//! What the edge has learned goes along with the sockets; what it still learns while it drains comes
+//! after (`heir`). A build that cannot read the one starts without, and skips the other.
 
 use std::fmt;
 use std::io;
@@ -30,9 +30,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-use super::channel::{Channel, ChannelError, Closer};
+use super::channel::{Channel, ChannelError, Closer, MAX_MESSAGE};
 use super::listeners::Sockets;
 use super::notify;
+use crate::edge::news::{News, Newsreel};
+use crate::edge::state::Edge;
 
 /// What a successor may take until it serves. Chosen: names are looked up for 5 s at most, all else
 /// takes less than one.
@@ -72,6 +74,10 @@ pub enum Answer {
 pub enum Word {
     /// The sockets come with this message.
     Sockets,
+    /// What this process knows of credentials and sessions.
+    Learned { learned: serde_json::Value },
+    /// What has happened since.
+    News { news: Box<News> },
     /// Accept.
     Go,
     /// The service is yours.
@@ -113,6 +119,8 @@ pub struct Successor {
     pub build: String,
     /// Ends when it does.
     pub channel: Channel,
+    /// What it is to be told.
+    pub news: Newsreel,
 }
 
 /// A handover that was begun.
@@ -177,13 +185,15 @@ impl Handover {
         Ok((handover, closer))
     }
 
-    /// Goes on to the end. Blocks; `sockets` are the ones of this process.
+    /// Goes on to the end. Blocks; `sockets` and `edge` are the ones of this process.
     ///
     /// # Errors
     ///
     /// Why the successor does not serve. It has ended then, or is ended here.
-    pub fn complete(mut self, sockets: &Sockets) -> Result<Successor, Refusal> {
-        let served = self.until_it_serves(sockets);
+    pub fn complete(mut self, sockets: &Sockets, edge: &Edge) -> Result<Successor, Refusal> {
+        // From before it is told what was learned, so that nothing falls in between.
+        let news = edge.begin_news();
+        let served = self.until_it_serves(sockets, edge);
         if served.is_err() {
             // It may hang: then nothing else ends it.
             let _ = self.child.kill();
@@ -204,10 +214,15 @@ impl Handover {
             pid,
             build,
             channel: self.channel,
+            news,
         })
     }
 
-    fn until_it_serves(&mut self, sockets: &Sockets) -> Result<(u32, String), Refusal> {
+    fn until_it_serves(
+        &mut self,
+        sockets: &Sockets,
+        edge: &Edge,
+    ) -> Result<(u32, String), Refusal> {
         let until = self.until;
         let started = self.hear(until, |it| match it {
             Answer::Started {
@@ -227,6 +242,7 @@ impl Handover {
         }
         self.hear(until, |it| matches!(it, Answer::Asks).then_some(()))?;
         self.say(&Word::Sockets, sockets)?;
+        self.say(&learned(edge), &Sockets::default())?;
         self.hear(until, |it| matches!(it, Answer::Ready).then_some(()))?;
         self.say(&Word::Go, &Sockets::default())?;
         self.hear(until, |it| matches!(it, Answer::Serving).then_some(()))?;
@@ -268,6 +284,18 @@ impl Handover {
             other => format!("the new process cannot be understood: {other}"),
         })
     }
+}
+
+/// What the edge has learned. What would be too much to send is left out: that costs the successor some
+/// refusals, and refusing it would cost the reload.
+fn learned(edge: &Edge) -> Word {
+    let learned = serde_json::to_value(edge.hand_over(Instant::now()));
+    let fits = |it: &serde_json::Value| it.to_string().len() < MAX_MESSAGE - 1024;
+    let learned = learned.ok().filter(fits).unwrap_or_else(|| {
+        log::warn!("what was learned is too much to hand over");
+        serde_json::Value::Null
+    });
+    Word::Learned { learned }
 }
 
 /// Ends a process that is no child of this one, if it still lives.

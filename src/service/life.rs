@@ -14,16 +14,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::io::AsyncReadExt;
-use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::channel::{Channel, Closer};
+use super::channel::Closer;
 use super::control::{Control, Haste, NotReloaded, Order, Reloaded};
 use super::doors::Doors;
 use super::handover::{Handover, Program, Refusal, Successor};
+use super::heir::Heir;
 use super::listeners::Sockets;
 use super::notify;
 use crate::edge::spec::Process;
@@ -113,7 +112,8 @@ impl Life {
         let (sender, mut orders) = mpsc::channel(8);
         let lived = doors.office().block_on(async {
             let ended = async {
-                let end = serve(&program, &sockets, &mut signals, &mut orders).await;
+                let own = (&program, &sockets, &edge);
+                let end = serve(own, &mut signals, &mut orders).await;
                 drop(sockets);
                 if let (End::HandedOver(_), Some(watched)) = (&end, watched) {
                     // systemd hears the successor from now on.
@@ -137,12 +137,10 @@ impl Life {
     }
 }
 
-async fn serve(
-    program: &Program,
-    sockets: &Arc<Sockets>,
-    signals: &mut Signals,
-    orders: &mut mpsc::Receiver<Order>,
-) -> End {
+/// What a successor is given.
+type Own<'a> = (&'a Program, &'a Arc<Sockets>, &'a Arc<Edge>);
+
+async fn serve(own: Own<'_>, signals: &mut Signals, orders: &mut mpsc::Receiver<Order>) -> End {
     let mut under_way: Option<UnderWay> = None;
     loop {
         tokio::select! {
@@ -163,7 +161,7 @@ async fn serve(
                 }
             }
             _ = signals.hangup.recv() => match under_way {
-                None => under_way = begin(program, sockets, None),
+                None => under_way = begin(own, None),
                 Some(_) => log::warn!("SIGHUP: {BUSY}"),
             },
             _ = signals.terminate.recv() => {
@@ -178,7 +176,7 @@ async fn serve(
                 Order::Reload(asker) if under_way.is_some() => {
                     tell(Some(asker), Err(NotReloaded::Busy(BUSY)));
                 }
-                Order::Reload(asker) => under_way = begin(program, sockets, Some(asker)),
+                Order::Reload(asker) => under_way = begin(own, Some(asker)),
                 Order::Stop(haste, asker) => {
                     give_up(under_way).await;
                     return End::Stopped(haste, Some(asker));
@@ -199,12 +197,13 @@ async fn drain(
     edge.drain();
     doors.shut();
     let sessions = doors.sessions();
-    let (mut haste, mut successor) = match end {
+    let (mut haste, mut heir) = match end {
         End::HandedOver(successor) => {
             doors.shut_admin();
             // A reload is also what logrotate asks for.
             edge.trail.reopen_audit();
-            (Haste::Leisurely, Some(successor.channel))
+            let heir = Heir::new(successor.channel, successor.news);
+            (Haste::Leisurely, Some(heir))
         }
         End::Stopped(haste, asker) => {
             notify::stopping("stopping: the last sessions are served");
@@ -212,7 +211,6 @@ async fn drain(
             (haste, None)
         }
     };
-    let mut gone = std::pin::pin!(end_of(successor.take()));
     let mut orphaned = false;
     let mut until = Instant::now() + process.time(haste);
     let mut say = tokio::time::interval(SAY);
@@ -228,7 +226,7 @@ async fn drain(
                 log::info!("draining: {} sessions are open", sessions.open());
                 continue;
             }
-            () = &mut gone, if !orphaned => {
+            () = told(&mut heir, edge), if !orphaned => {
                 log::error!("the process that took over has ended; this one only drains");
                 orphaned = true;
                 continue;
@@ -255,6 +253,9 @@ async fn drain(
             until = until.min(Instant::now() + process.time(haste));
             log::info!("draining: hurried, {} counts", haste.key());
         }
+    }
+    if let Some(heir) = heir.filter(|_| !orphaned) {
+        heir.finish(edge).await;
     }
     match orphaned {
         true => Err(Refusal::Failed(
@@ -294,7 +295,7 @@ impl Process {
 }
 
 /// Starts a successor; `None` where that failed at once, and was told.
-fn begin(program: &Program, sockets: &Arc<Sockets>, asker: Option<Asker>) -> Option<UnderWay> {
+fn begin((program, sockets, edge): Own<'_>, asker: Option<Asker>) -> Option<UnderWay> {
     if std::process::id() == 1 {
         // A container ends with its first process, however well another serves.
         tell(asker, Err(NotReloaded::Busy(FIRST)));
@@ -305,8 +306,8 @@ fn begin(program: &Program, sockets: &Arc<Sockets>, asker: Option<Asker>) -> Opt
     match Handover::begin(program) {
         Ok((handover, closer)) => {
             notify::reloading();
-            let sockets = sockets.clone();
-            let outcome = tokio::task::spawn_blocking(move || handover.complete(&sockets));
+            let (sockets, edge) = (sockets.clone(), edge.clone());
+            let outcome = tokio::task::spawn_blocking(move || handover.complete(&sockets, &edge));
             Some(UnderWay {
                 closer,
                 outcome,
@@ -355,14 +356,10 @@ fn tell<T>(asker: Option<oneshot::Sender<T>>, answer: T) {
     asker.map(|asker| asker.send(answer));
 }
 
-/// Returns when the process at the other end has ended.
-async fn end_of(channel: Option<Channel>) {
-    let stream = channel.map(Channel::into_stream).and_then(|stream| {
-        stream.set_nonblocking(true).ok()?;
-        UnixStream::from_std(stream).ok()
-    });
-    match stream {
-        Some(mut stream) => while !matches!(stream.read(&mut [0; 64]).await, Ok(0) | Err(_)) {},
+/// Tells the successor what happens, and returns when it has ended; never, where there is none.
+async fn told(heir: &mut Option<Heir>, edge: &Edge) {
+    match heir {
+        Some(heir) => heir.tell(edge).await,
         None => std::future::pending().await,
     }
 }

@@ -14,6 +14,7 @@ pub mod client;
 mod control;
 mod doors;
 mod handover;
+mod heir;
 mod life;
 mod listeners;
 mod notify;
@@ -21,7 +22,7 @@ mod takeover;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use control::{Haste, Place};
 pub use doors::{Doors, Serving};
@@ -68,7 +69,7 @@ pub fn take_over(path: &Path) -> Result<(), Refusal> {
     }
     let life = taken?;
     // The other end learns by this end's end that this process has died, so it is kept.
-    let _until_then = old;
+    heir::hear(old.into_channel(), life.edge.clone());
     life.live()
 }
 
@@ -89,6 +90,9 @@ pub fn open(edge: &Arc<Edge>, serving: &Serving) -> Result<Doors, Refusal> {
 fn take(old: &mut Takeover, path: &Path) -> Result<Life, Refusal> {
     let (edge, serving) = prepare(path)?;
     let sockets = old.sockets()?;
+    if let Some(learned) = old.learned()? {
+        edge.take_over(&learned, Instant::now());
+    }
     let most = serving.process.max_generations as usize;
     let fresh = Fresh::new(path, edge, serving, sockets)?;
     fresh.life.doors.prove().map_err(Refusal::Failed)?;

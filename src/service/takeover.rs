@@ -8,6 +8,7 @@ use std::time::Instant;
 use super::channel::{Channel, ChannelError};
 use super::handover::{Answer, PROTOCOL, Program, Refusal, Word};
 use super::listeners::Sockets;
+use crate::edge::handover::EdgeHandover;
 
 /// How long the serving process may take for its part. It is quick, and has its own limit.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
@@ -62,6 +63,27 @@ impl Takeover {
         self.say(&Answer::Asks)?;
         let sent = self.hear(|word| matches!(word, Word::Sockets))?;
         Ok(Sockets::of_predecessor(sent))
+    }
+
+    /// What the serving process has learned; `None` where this version cannot read it, which costs the
+    /// knowledge and not the takeover.
+    pub fn learned(&mut self) -> Result<Option<EdgeHandover>, Refusal> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let (word, _) = self.channel.receive(until).map_err(lost)?;
+            if let Some(Word::Learned { learned }) = word {
+                return Ok(serde_json::from_value(learned)
+                    .inspect_err(|e| {
+                        log::warn!("what was learned so far is lost, it cannot be read: {e}");
+                    })
+                    .ok());
+            }
+        }
+    }
+
+    /// The channel, for what comes after.
+    pub fn into_channel(self) -> Channel {
+        self.channel
     }
 
     /// Says that this process could serve, and waits until it may.
