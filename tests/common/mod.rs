@@ -419,6 +419,16 @@ pub async fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
+/// The same, where it takes a question to know.
+pub async fn until_async(what: &str, so: impl AsyncFn() -> bool) {
+    let since = Instant::now();
+    while !so().await {
+        let late = since.elapsed() > DEADLINE;
+        assert!(!late, "not within the deadline: {what}");
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
 fn pid_of(socket: &Path) -> u32 {
     let name = socket.file_name().unwrap().to_str().unwrap();
     name.split('.').nth(1).unwrap().parse().unwrap()
