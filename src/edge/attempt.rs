@@ -28,6 +28,7 @@ use tokio::time::Sleep;
 
 use crate::admission::coding::Decoder;
 use crate::admission::gate::{CommitReason, Gate, Refusal, Step, TERMINAL_WAIT};
+use crate::admission::share::Client;
 use crate::admission::{Dialect, Endpoint};
 use crate::pool::{MemoryBudget, Reservation};
 
@@ -55,6 +56,8 @@ pub struct Purpose {
     pub max_bytes: usize,
     /// Held bytes of all requests.
     pub memory: MemoryBudget,
+    /// Whose they are.
+    pub client: Client,
 }
 
 /// The times of an attempt.
@@ -176,7 +179,7 @@ impl Attempt {
             sent: (mode == BodyMode::NoBody).then_some(started),
             report,
             held: None,
-            share: purpose.memory.reserve(0),
+            share: Some(purpose.memory.reservation(purpose.client)),
             purpose,
             ended: false,
             trailers: None,
@@ -403,7 +406,7 @@ impl Attempt {
             Some(decoder) => decoder.push(piece),
         };
         let room = match &mut self.share {
-            Some(share) => share.grow(piece.len()).is_ok(),
+            Some(share) => share.grow(piece.len(), Instant::now()).is_ok(),
             None => false,
         };
         match decoded {

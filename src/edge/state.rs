@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::admission::share::Client;
 use crate::admission::{Dialect, Policy};
 use crate::observe::admin::{Control, Order, UnknownCredential};
 use crate::observe::ids::SessionKey;
@@ -20,6 +21,7 @@ use crate::pool::{
 use super::owners::Owners;
 use super::spec::{Limits, RouteSpec, UpstreamSpec};
 use super::upstream::{Upstream, UpstreamError};
+use super::waiting::WaitingRoom;
 
 /// What the edge is made from.
 #[derive(Debug)]
@@ -67,7 +69,7 @@ pub struct Edge {
     /// What belongs to the credential that made it.
     pub owners: Owners,
     /// Requests that wait for a seat.
-    pub waiting: AtomicUsize,
+    pub waiting: WaitingRoom,
     draining: AtomicBool,
 }
 
@@ -130,6 +132,7 @@ impl Edge {
                 .iter()
                 .map(|_| RetryWindow::new(budget, now))
                 .collect(),
+            waiting: WaitingRoom::new(parts.policy.wait.max_waiting),
             routes: parts.routes,
             policy: parts.policy,
             limits: parts.limits,
@@ -142,7 +145,6 @@ impl Edge {
             of_credential,
             warnings: parts.warnings,
             owners: Owners::default(),
-            waiting: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
         })
     }
@@ -178,11 +180,11 @@ impl Edge {
         }
     }
 
-    /// Whether a route's budget has another attempt.
-    pub fn withdraw(&self, route: RouteIndex, now: Instant) -> bool {
+    /// Whether a route's budget has another attempt for `client`.
+    pub fn withdraw(&self, route: RouteIndex, client: Client, now: Instant) -> bool {
         self.budgets
             .get(route.0)
-            .is_some_and(|budget| budget.withdraw(now))
+            .is_some_and(|budget| budget.withdraw(client, now))
     }
 
     /// From now on the process drains.
@@ -219,11 +221,10 @@ impl Control for Edge {
             score: view.score,
         });
         let full = self.pool.full_models(now);
-        let waiting = self.waiting.load(Ordering::Relaxed) as u64;
         let models = full.iter().map(|full| ModelView {
             model: SafeText::new(&full.model),
             full: true,
-            waiting,
+            waiting: self.waiting.waiting(&full.model) as u64,
         });
         Snapshot {
             draining: !self.ready(),
