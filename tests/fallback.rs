@@ -168,6 +168,32 @@ async fn one_fallback_is_all_and_the_client_is_told_of_its_own_model() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_only_the_fallback_came_to_is_not_told() {
+    for step in [Step::ClientError, Step::refuse(Shape::Http503)] {
+        let name = step.name();
+        let limit = RateLimit {
+            retry_after: Some(Duration::from_secs(60)),
+        };
+        let sim = sim(&[("gpt-a", Step::RateLimit(limit)), ("gpt-b", step)]);
+        let url = format!("{}/v1", sim.url());
+        let berth = Berth::start(&config(&url, "a", "{gpt-a: [gpt-b]}", "")).await;
+        let request = || post("/v1/responses", "", odd_body("/responses", true, "gpt-a"));
+        // Its own model has a rate limit, and the second time nobody can be asked for it.
+        for (status, asked) in [(429, &["gpt-a", "gpt-b"][..]), (503, &["gpt-b"])] {
+            let answer = berth.ask(request()).await;
+            assert_eq!(answer.status, status, "{name}: {answer:?}");
+            assert!(answer.header("retry-after").is_some(), "{name}: {answer:?}");
+            assert_eq!(answer.header("x-berth-model"), None);
+            let line = berth.audit_of(answer.id()).await;
+            assert_eq!(
+                (models(&line), &line["outcome"]),
+                (asked.to_vec(), &json!("refused_all"))
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_fallbacks_attempts_are_of_the_requests_own_number() {
     for (most, expected) in [
         (1, &["gpt-a"][..]),
