@@ -100,6 +100,10 @@ impl ProxyHttp for Proxy {
             .and_then(|user| user.downcast_mut::<Option<Task>>())
             .and_then(Option::take);
         if let Some(task) = attempt {
+            if let Some(model) = &task.renamed {
+                // Before the body is looked at: pingora reads of it what the head says.
+                headers::rename(session.req_header_mut(), model, task.framing)?;
+            }
             *ctx = Ctx::Attempt(Box::new(task));
         }
         Ok(())

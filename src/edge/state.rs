@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -10,6 +9,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::admission::day::Day;
 use crate::admission::rules::Reading;
+use crate::admission::share::Client;
 use crate::admission::{Dialect, Policy};
 use crate::observe::admin::{Control, Order, UnknownCredential};
 use crate::observe::ids::SessionKey;
@@ -25,6 +25,7 @@ use super::news::News;
 use super::owners::Owners;
 use super::spec::{Limits, RouteSpec, UpstreamSpec};
 use super::upstream::{Upstream, UpstreamError};
+use super::waiting::WaitingRoom;
 
 /// What the edge is made from.
 #[derive(Debug)]
@@ -72,7 +73,7 @@ pub struct Edge {
     /// What belongs to the credential that made it.
     pub owners: Owners,
     /// Requests that wait for a seat.
-    pub waiting: AtomicUsize,
+    pub waiting: WaitingRoom,
     draining: watch::Sender<bool>,
     /// Told what happens, once another process has taken over.
     pub(super) heir: RwLock<Option<mpsc::Sender<News>>>,
@@ -137,6 +138,7 @@ impl Edge {
                 .iter()
                 .map(|_| RetryWindow::new(budget, now))
                 .collect(),
+            waiting: WaitingRoom::new(parts.policy.wait.max_waiting),
             routes: parts.routes,
             policy: parts.policy,
             limits: parts.limits,
@@ -149,7 +151,6 @@ impl Edge {
             of_credential,
             warnings: parts.warnings,
             owners: Owners::default(),
-            waiting: AtomicUsize::new(0),
             draining: watch::Sender::new(false),
             heir: RwLock::new(None),
         })
@@ -196,11 +197,11 @@ impl Edge {
         }
     }
 
-    /// Whether a route's budget has another attempt.
-    pub fn withdraw(&self, route: RouteIndex, now: Instant) -> bool {
+    /// Whether a route's budget has another attempt for `client`.
+    pub fn withdraw(&self, route: RouteIndex, client: Client, now: Instant) -> bool {
         self.budgets
             .get(route.0)
-            .is_some_and(|budget| budget.withdraw(now))
+            .is_some_and(|budget| budget.withdraw(client, now))
     }
 
     /// From now on the process drains.
@@ -244,11 +245,10 @@ impl Control for Edge {
             excess: view.excess,
         });
         let full = self.pool.full_models(now);
-        let waiting = self.waiting.load(Ordering::Relaxed) as u64;
         let models = full.iter().map(|full| ModelView {
             model: SafeText::new(&full.model),
             full: true,
-            waiting,
+            waiting: self.waiting.waiting(&full.model) as u64,
         });
         let today = today();
         let rules = self.policy.rules.all().map(|rule| RuleView {
