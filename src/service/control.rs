@@ -355,8 +355,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let place = Place::new(folder.path(), Path::new("/etc/berth/berth.yaml"));
         let other = Place::new(folder.path(), Path::new("/etc/berth/other.yaml"));
-        for path in [place.of(7), place.of(12), other.of(13), place.serving()] {
-            fs::write(path, "").unwrap();
+        let paths = [place.of(7), place.of(12), other.of(13), place.serving()];
+        for (age, path) in paths.into_iter().rev().enumerate() {
+            let time = SystemTime::now() - Duration::from_secs(age as u64);
+            fs::File::create(path).unwrap().set_modified(time).unwrap();
         }
         fs::write(folder.path().join("stray"), "").unwrap();
         assert_eq!(place.generations(), [place.of(7), place.of(12)]);

@@ -24,21 +24,31 @@ use tokio::task::JoinHandle;
 use super::listeners::Sockets;
 use crate::edge::drain::{Connections, Sessions};
 use crate::edge::serve::{Application, application};
-use crate::edge::spec::{Listener, Process};
+use crate::edge::spec::Process;
 use crate::edge::state::{Edge, tend};
+use crate::edge::tls::Certificates;
 use crate::observe::admin::{Admin, AdminApp, Door};
 
 /// How the process serves.
 #[derive(Clone, Debug)]
 pub struct Serving {
     /// Where clients come.
-    pub listeners: Vec<Listener>,
+    pub listeners: Vec<Entrance>,
     /// Where operators come.
     pub admin: SocketAddr,
     /// The admin port's token.
     pub token: Option<Vec<u8>>,
     /// The process itself.
     pub process: Process,
+}
+
+/// Where clients come, and what they are shown there.
+#[derive(Clone, Debug)]
+pub struct Entrance {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// With TLS, where there are some.
+    pub certificates: Option<Certificates>,
 }
 
 /// The doors of a process.
@@ -136,8 +146,15 @@ impl Doors {
         let admin_table = sockets.table(&[serving.admin])?;
 
         let mut clients = Service::new("edge".to_owned(), self.app.clone());
-        for address in &addresses {
-            clients.add_tcp(&address.to_string());
+        for entrance in &serving.listeners {
+            let address = entrance.address.to_string();
+            match &entrance.certificates {
+                Some(certificates) => {
+                    let settings = certificates.settings().map_err(io::Error::other)?;
+                    clients.add_tls_with_settings(&address, None, settings);
+                }
+                None => clients.add_tcp(&address),
+            }
         }
         let shut = self.clients.subscribe();
         self.workers.spawn(async move {
@@ -153,9 +170,13 @@ impl Doors {
             let table = ListenFds::new(admin_table.into());
             operators.start_service(Some(table), shut, 1).await;
         });
-        for address in &addresses {
-            let admin = serving.admin;
-            log::info!("serving on http://{address}; admin on http://{admin}");
+        for entrance in &serving.listeners {
+            let scheme = match entrance.certificates {
+                Some(_) => "https",
+                None => "http",
+            };
+            let (address, admin) = (entrance.address, serving.admin);
+            log::info!("serving on {scheme}://{address}; admin on http://{admin}");
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use control::{Haste, Place};
-pub use doors::{Doors, Serving};
+pub use doors::{Doors, Entrance, Serving};
 pub use handover::Refusal;
 pub use takeover::detach;
 
