@@ -20,7 +20,8 @@ use berth::admission::rules::Rules;
 use berth::config;
 use berth::operator::rules::{Hits, table};
 use berth::service::{self, Haste, Place, Refusal};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 
 /// An edge load balancer for AI APIs that fails over before the first word.
 #[derive(Parser)]
@@ -83,6 +84,12 @@ enum Command {
         #[arg(short, long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// Write man pages and completions into a folder, as packages want them.
+    #[command(hide = true)]
+    Manual {
+        /// The folder; made where it is not there.
+        folder: PathBuf,
+    },
     /// The simulated upstream alone, scripted per credential.
     Sim {
         /// Where to listen.
@@ -107,6 +114,9 @@ fn main() -> ExitCode {
             Ok(code) => return code,
             Err(problem) => Err(problem),
         },
+        Command::Manual { folder } => {
+            manual(&folder).map_err(|e| format!("{}: {e}", folder.display()))
+        }
         Command::Sim { listen, program } => sim(listen, program.as_deref()),
     };
     end(done)
@@ -228,6 +238,16 @@ fn exit_code(done: Result<(), Refusal>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What this command line says of itself, in the forms of `man` and of the shells.
+fn manual(folder: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    clap_mangen::generate_to(Cli::command(), folder)?;
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        clap_complete::generate_to(shell, &mut Cli::command(), "berth", folder)?;
+    }
+    Ok(())
 }
 
 fn sim(listen: SocketAddr, program: Option<&Path>) -> Result<(), String> {
