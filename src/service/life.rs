@@ -199,7 +199,7 @@ async fn drain(
     edge.drain();
     doors.shut();
     let sessions = doors.sessions();
-    let (mut haste, mut successor) = match end {
+    let (mut haste, channel) = match end {
         End::HandedOver(successor) => {
             doors.shut_admin();
             // A reload is also what logrotate asks for.
@@ -212,8 +212,8 @@ async fn drain(
             (haste, None)
         }
     };
-    let mut gone = std::pin::pin!(end_of(successor.take()));
-    let mut orphaned = false;
+    let (mut successor, mut orphaned) = (channel.is_some(), false);
+    let mut gone = std::pin::pin!(end_of(channel));
     let mut until = Instant::now() + process.time(haste);
     let mut say = tokio::time::interval(SAY);
     loop {
@@ -228,9 +228,13 @@ async fn drain(
                 log::info!("draining: {} sessions are open", sessions.open());
                 continue;
             }
-            () = &mut gone, if !orphaned => {
-                log::error!("the process that took over has ended; this one only drains");
-                orphaned = true;
+            () = &mut gone, if successor => {
+                successor = false;
+                // Where both were told to stop, nothing is wrong.
+                if haste == Haste::Leisurely {
+                    log::error!("the process that took over has ended; this one only drains");
+                    orphaned = true;
+                }
                 continue;
             }
             _ = signals.terminate.recv() => haste.more(),

@@ -6,6 +6,7 @@
 // Each file of tests uses a part of this.
 #![allow(dead_code)]
 
+pub mod paced;
 pub mod upstream;
 pub mod wire;
 

@@ -68,12 +68,17 @@ pub struct Client {
 
 impl Client {
     pub async fn connect(addr: SocketAddr) -> Client {
-        let stream = within(TcpStream::connect(addr)).await.unwrap();
-        stream.set_nodelay(true).unwrap();
-        Client {
+        Client::try_connect(addr).await.unwrap()
+    }
+
+    /// A connection, unless it is refused.
+    pub async fn try_connect(addr: SocketAddr) -> std::io::Result<Client> {
+        let stream = within(TcpStream::connect(addr)).await?;
+        stream.set_nodelay(true)?;
+        Ok(Client {
             stream,
             rest: BytesMut::new(),
-        }
+        })
     }
 
     pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
