@@ -8,178 +8,19 @@ mod common;
 use std::os::unix::net::UnixDatagram;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
-use common::upstream::{Conn, LAST_CHUNK, Raw, STREAM_HEAD, answer, chunk};
-use common::wire::{Answer, Client, Client2, Ends, body, collect, post};
-use common::{Berth, DEADLINE, config, free_port, signal, until, within};
-use tokio::sync::watch;
-
-const CHAT: &str = "/v1/chat/completions";
-
-/// Events of a stream before its end.
-const EVENTS: usize = 12;
-
-/// An upstream whose streams go on when the test says so, one event for each step.
-struct Paced {
-    raw: Raw,
-    steps: Arc<watch::Sender<usize>>,
-    begun: Arc<AtomicUsize>,
-}
-
-impl Paced {
-    async fn start() -> Paced {
-        let steps = Arc::new(watch::Sender::new(0));
-        let begun = Arc::new(AtomicUsize::new(0));
-        let (paced, count) = (steps.clone(), begun.clone());
-        let raw = Raw::start(move |conn| play(conn, paced.subscribe(), count.clone())).await;
-        Paced { raw, steps, begun }
-    }
-
-    fn config(&self, more: &str) -> String {
-        config(&self.raw.url(), "a", more)
-    }
-
-    /// One event more for every stream.
-    fn step(&self) {
-        self.steps.send_modify(|step| *step += 1);
-    }
-
-    /// To the end of every stream.
-    fn finish(&self) {
-        self.steps.send_replace(EVENTS);
-    }
-
-    /// So many streams have sent their first event.
-    async fn has_begun(&self, count: usize) {
-        until("the streams begin", || {
-            self.begun.load(Ordering::SeqCst) == count
-        })
-        .await;
-    }
-}
-
-async fn play(mut conn: Conn, mut steps: watch::Receiver<usize>, begun: Arc<AtomicUsize>) {
-    while let Some(heard) = conn.request().await {
-        if !String::from_utf8_lossy(&heard.body).contains(r#""stream":true"#) {
-            let json = "content-type: application/json\r\n";
-            conn.send(answer(200, json, WHOLE)).await;
-            continue;
-        }
-        conn.send(STREAM_HEAD).await;
-        conn.send(chunk(event(0).as_bytes())).await;
-        begun.fetch_add(1, Ordering::SeqCst);
-        for number in 1..=EVENTS {
-            if steps.wait_for(|step| *step >= number).await.is_err() {
-                return;
-            }
-            conn.send(chunk(event(number).as_bytes())).await;
-        }
-        conn.send(chunk(b"data: [DONE]\n\n")).await;
-        conn.send(LAST_CHUNK).await;
-    }
-}
-
-const WHOLE: &str = r#"{"id":"c","object":"chat.completion","choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":"x"}}]}"#;
-
-fn event(number: usize) -> String {
-    let finish = match number {
-        EVENTS => r#""stop""#,
-        _ => "null",
-    };
-    format!(
-        "data: {{\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"choices\":[{{\"index\":0,\
-         \"delta\":{{\"content\":\"piece {number} \\u00fc\"}},\"finish_reason\":{finish}}}]}}\n\n"
-    )
-}
-
-fn whole_stream() -> String {
-    let events: String = (0..=EVENTS).map(event).collect();
-    events + "data: [DONE]\n\n"
-}
-
-fn short() -> Vec<u8> {
-    post(CHAT, "", body(CHAT, false))
-}
-
-fn long() -> Vec<u8> {
-    post(CHAT, "", body(CHAT, true))
-}
-
-#[track_caller]
-fn is_whole_stream(answer: &Answer) {
-    assert_eq!(
-        (answer.status, answer.ends),
-        (200, Ends::Whole),
-        "{answer:?}"
-    );
-    assert_eq!(answer.text(), whole_stream());
-}
-
-#[track_caller]
-fn is_whole(answer: &Answer) {
-    assert_eq!(
-        (answer.status, answer.ends),
-        (200, Ends::Whole),
-        "{answer:?}"
-    );
-    assert_eq!(answer.text(), WHOLE);
-}
-
-/// Until `over`, one request after the other, each on a connection of its own.
-async fn new_connections(berth: Arc<Berth>, over: Arc<AtomicBool>) -> usize {
-    let mut served = 0;
-    while !over.load(Ordering::SeqCst) {
-        is_whole(&berth.ask(short()).await);
-        served += 1;
-    }
-    served
-}
-
-/// The same on one connection, as long as it is kept.
-async fn kept_alive(berth: Arc<Berth>, over: Arc<AtomicBool>) -> usize {
-    let mut served = 0;
-    let mut client = berth.connect().await;
-    while !over.load(Ordering::SeqCst) {
-        client.send(short()).await;
-        let answer = client.answer().await;
-        is_whole(&answer);
-        served += 1;
-        if answer.header("connection") == Some("close") {
-            client = berth.connect().await;
-        }
-    }
-    served
-}
-
-/// The same over HTTP/2, as long as no GOAWAY has come.
-async fn by_http2(berth: Arc<Berth>, over: Arc<AtomicBool>) -> usize {
-    let mut served = 0;
-    let mut client = Client2::connect(berth.addr).await;
-    while !over.load(Ordering::SeqCst) {
-        let ready = within(client.send.clone().ready()).await;
-        let request = http::Request::post(format!("http://berth{CHAT}"))
-            .header("content-type", "application/json")
-            .body(())
-            .unwrap();
-        let sent = ready.and_then(|mut send| send.send_request(request, false));
-        // Nothing was sent where that fails: the connection takes no more requests.
-        let Ok((response, mut sending)) = sent else {
-            client = Client2::connect(berth.addr).await;
-            continue;
-        };
-        let _ = sending.send_data(body(CHAT, false).into(), true);
-        is_whole(&within(collect(response)).await);
-        served += 1;
-    }
-    served
-}
+use common::paced::{
+    CHAT, Paced, by_http2, is_whole, is_whole_stream, kept_alive, long, new_connections, short,
+};
+use common::wire::{Client, Client2, Ends, body};
+use common::{Berth, DEADLINE, free_port, signal, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reload_under_load_loses_nothing() {
     let upstream = Paced::start().await;
-    let berth = Arc::new(Berth::start(&upstream.config("")).await);
+    let berth = Berth::start(&upstream.config("")).await;
     let mut streams = tokio::task::JoinSet::new();
     for _ in 0..20 {
         let mut client = berth.connect().await;
@@ -193,9 +34,9 @@ async fn a_reload_under_load_loses_nothing() {
     let over = Arc::new(AtomicBool::new(false));
     let mut load = tokio::task::JoinSet::new();
     for _ in 0..2 {
-        load.spawn(new_connections(berth.clone(), over.clone()));
-        load.spawn(kept_alive(berth.clone(), over.clone()));
-        load.spawn(by_http2(berth.clone(), over.clone()));
+        load.spawn(new_connections(berth.addr, over.clone()));
+        load.spawn(kept_alive(berth.addr, over.clone()));
+        load.spawn(by_http2(berth.addr, over.clone()));
     }
     let first = berth.pid();
     for _ in 0..5 {

@@ -211,7 +211,7 @@ async fn drain(
             (haste, None)
         }
     };
-    let mut orphaned = false;
+    let (mut successor, mut orphaned) = (heir.is_some(), false);
     let mut until = Instant::now() + process.time(haste);
     let mut say = tokio::time::interval(SAY);
     loop {
@@ -226,9 +226,13 @@ async fn drain(
                 log::info!("draining: {} sessions are open", sessions.open());
                 continue;
             }
-            () = told(&mut heir, edge), if !orphaned => {
-                log::error!("the process that took over has ended; this one only drains");
-                orphaned = true;
+            () = told(&mut heir, edge), if successor => {
+                successor = false;
+                // Where both were told to stop, nothing is wrong.
+                if haste == Haste::Leisurely {
+                    log::error!("the process that took over has ended; this one only drains");
+                    orphaned = true;
+                }
                 continue;
             }
             _ = signals.terminate.recv() => haste.more(),
@@ -254,7 +258,7 @@ async fn drain(
             log::info!("draining: hurried, {} counts", haste.key());
         }
     }
-    if let Some(heir) = heir.filter(|_| !orphaned) {
+    if let Some(heir) = heir.filter(|_| successor) {
         heir.finish(edge).await;
     }
     match orphaned {

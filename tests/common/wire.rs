@@ -68,8 +68,12 @@ pub struct Client {
 
 impl Client {
     pub async fn connect(addr: SocketAddr) -> Client {
-        let stream = within(TcpStream::connect(addr)).await.unwrap();
-        Client::of(stream)
+        Client::try_connect(addr).await.unwrap()
+    }
+
+    /// A connection, unless it is refused.
+    pub async fn try_connect(addr: SocketAddr) -> std::io::Result<Client> {
+        Ok(Client::of(within(TcpStream::connect(addr)).await?))
     }
 
     /// A client on this connection.
