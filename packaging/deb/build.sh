@@ -6,7 +6,7 @@
 # Man pages and completions are the binary's own word. Nothing is started by an installation.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-binary=${1:-target/release/berth}
+binary=$(readlink -f "${1:-target/release/berth}")
 [ -x "$binary" ] || { echo "$binary is not there: make deb builds it" >&2; exit 1; }
 for tool in dpkg-deb dpkg-shlibdeps gzip; do
     command -v "$tool" > /dev/null || { echo "$tool is not there: apt-get install dpkg-dev" >&2; exit 1; }
@@ -23,9 +23,10 @@ put() { install -D -m "$1" "$2" "$stage/$3"; }
 
 put 755 "$binary" usr/bin/berth
 if command -v strip > /dev/null; then strip "$stage/usr/bin/berth"; fi
-# The units are written for a binary that was put there by hand.
+# The units are written for a binary and a key that were put there by hand. A package knows of no key:
+# `systemctl edit berth` adds a LoadCredential= for each.
 for unit in systemd/berth.service systemd/berth.socket; do
-    sed 's|/usr/local/bin|/usr/bin|g' "$unit" > "$out/unit"
+    sed 's|/usr/local/bin|/usr/bin|g; s|^LoadCredential=|#&|' "$unit" > "$out/unit"
     put 644 "$out/unit" "usr/lib/systemd/system/$(basename "$unit")"
 done
 put 644 systemd/logrotate.conf etc/logrotate.d/berth

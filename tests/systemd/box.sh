@@ -18,7 +18,7 @@ child_of() { tr -d ' ' < "/proc/$1/task/$1/children" 2> /dev/null || true; }
 case $command in
 can)
     [ "$(id -u)" = 0 ] || { echo "not root"; exit 1; }
-    for tool in unshare nsenter pivot_root setsid; do
+    for tool in unshare nsenter pivot_root setsid dpkg dpkg-deb dpkg-shlibdeps; do
         command -v "$tool" > /dev/null || { echo "no $tool"; exit 1; }
     done
     [ -x /lib/systemd/systemd ] || { echo "no systemd on this machine"; exit 1; }

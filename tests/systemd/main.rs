@@ -1,28 +1,29 @@
-//! The unit under a real systemd: reloads under load, binaries that are swapped and broken, a crash, a
+//! The package under a real systemd: what its installation does and does not do, reloads under load, binaries that are swapped and broken, a crash, a
 //! stop. `make test-systemd`; it needs root and says so where it cannot run.
 //!
 //! The last check is a control: a restart under the same load has to be seen as the loss that it is.
 
 #[path = "../common/mod.rs"]
 mod common;
+mod load;
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::free_port;
-use common::paced::{CHAT, Paced, by_http2, is_whole, kept_alive, long, short, whole_stream};
+use common::paced::{CHAT, Paced, long, short, whole_stream};
 use common::wire::{Client, Client2, Ends, body};
+use load::Load;
 use tokio::task::JoinSet;
 
 /// Streams that live through all reloads.
 const STREAMS: usize = 50;
 const RELOADS: usize = 20;
-/// New connections a second.
-const RATE: u64 = 50;
+/// What clients have lost, in their words.
+static LOST: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {
@@ -38,6 +39,8 @@ async fn main() -> ExitCode {
         if std::thread::current().name() == Some("main") {
             eprintln!("{panic}");
         }
+        let mut lost = LOST.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.push(panic.to_string());
     }));
     let mut report = Report::default();
     let service = Service::install().await;
@@ -51,8 +54,22 @@ async fn main() -> ExitCode {
 }
 
 async fn run(service: &Service, report: &mut Report) {
+    let installed = service.install_package();
+    let idle = !service.is_active() && service.property("UnitFileState") == "disabled";
+    report.ok(
+        "the package is installed and starts nothing",
+        installed.status.success() && idle,
+        || told(&installed),
+    );
+    let page = service.inside(&["test", "-s", "/usr/share/man/man1/berth-reload.1.gz"]);
+    report.ok(
+        "its man pages are there",
+        page.status.success(),
+        String::new,
+    );
+    service.configure();
     for name in ["berth.service", "berth.socket"] {
-        let unit = format!("/etc/systemd/system/{name}");
+        let unit = format!("/usr/lib/systemd/system/{name}");
         let verified = service.inside(&["systemd-analyze", "verify", "--man=no", &unit]);
         report.ok(
             &format!("systemd-analyze verify has nothing to say of {name}"),
@@ -88,7 +105,7 @@ async fn run(service: &Service, report: &mut Report) {
             let file = service.inside(&["readlink", &format!("/proc/{now}/exe")]);
             report.ok(
                 "the other binary serves",
-                told(&file) == "/usr/local/bin/berth\n",
+                told(&file) == "/usr/bin/berth\n",
                 || told(&file),
             );
         }
@@ -103,11 +120,27 @@ async fn run(service: &Service, report: &mut Report) {
             service.build(&format!("cp /opt/berth/berth {NEXT}"));
         }
     }
+    let before = service.main_pid();
+    let upgraded = service.install_package();
+    report.ok(
+        "an upgrade of the package is a reload",
+        upgraded.status.success() && service.main_pid() != before && service.is_active(),
+        || format!("{}{}", told(&upgraded), service.journal()),
+    );
     let load = load.end().await;
     report.ok(
         &format!("no request of {} was lost", load.served),
         load.failed == 0,
-        || format!("{} failed\n{}", load.failed, service.journal()),
+        || {
+            let lost = LOST.lock().unwrap_or_else(PoisonError::into_inner);
+            let first: Vec<&str> = lost.iter().take(10).map(String::as_str).collect();
+            format!(
+                "{} failed\n{}\n{}",
+                load.failed,
+                first.join("\n"),
+                service.journal()
+            )
+        },
     );
     report.ok("each client was served", load.served > 200, || {
         load.served.to_string()
@@ -178,17 +211,24 @@ async fn run(service: &Service, report: &mut Report) {
         reloaded.status.success() && answer.status == 200,
         || format!("{answer:?}\n{}", service.journal()),
     );
+    let removed = service.inside(&["dpkg", "-r", "berth"]);
+    let kept = service.inside(&["test", "-f", "/etc/berth/berth.yaml"]);
+    report.ok(
+        "a removal stops it and leaves the configuration",
+        removed.status.success() && kept.status.success() && !service.is_active(),
+        || told(&removed),
+    );
 }
 
-const NEXT: &str = "/usr/local/bin/next";
+const NEXT: &str = "/usr/bin/next";
 
 /// What is put in the place of the binary.
 const BROKEN: [(&str, &str); 3] = [
-    ("is none", "echo nonsense > /usr/local/bin/next"),
-    ("crashes", "cp /bin/false /usr/local/bin/next"),
+    ("is none", "echo nonsense > /usr/bin/next"),
+    ("crashes", "cp /bin/false /usr/bin/next"),
     (
         "passes its check and crashes then",
-        "printf '#!/usr/local/bin/sh\\n[ $1 = check ]\\n' > /usr/local/bin/next; cp /bin/sh /usr/local/bin/sh",
+        "printf '#!/bin/sh\\n[ $1 = check ]\\n' > /usr/bin/next",
     ),
 ];
 
@@ -229,12 +269,7 @@ impl Service {
         let built = dir.join("built");
         std::fs::create_dir(&built).unwrap();
         std::fs::copy(env!("CARGO_BIN_EXE_berth"), built.join("berth")).unwrap();
-        for unit in ["berth.service", "berth.socket"] {
-            let from = Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join("systemd")
-                .join(unit);
-            std::fs::copy(from, built.join(unit)).unwrap();
-        }
+        std::fs::copy(package(), built.join("berth.deb")).unwrap();
         let upstream = Paced::start().await;
         let low = (1..1024)
             .rev()
@@ -257,15 +292,24 @@ impl Service {
             .output()
             .unwrap();
         assert!(up.status.success(), "{}", told(&up));
-        let config = service.configuration(service.addr);
-        std::fs::write(built.join("berth.yaml"), config).unwrap();
-        service.shell(
-            "install -d /etc/berth && cp /opt/berth/berth.yaml /etc/berth/ \
-             && install -m 0600 /dev/null /etc/berth/openai-main && echo sk-a > /etc/berth/openai-main \
-             && cp /opt/berth/berth.service /opt/berth/berth.socket /etc/systemd/system/ \
-             && install -m 0755 /opt/berth/berth /usr/local/bin/berth && systemctl daemon-reload",
-        );
         service
+    }
+
+    fn install_package(&self) -> Output {
+        self.inside(&["dpkg", "-i", "/opt/berth/berth.deb"])
+    }
+
+    fn configure(&self) {
+        let config = self.configuration(self.addr);
+        std::fs::write(self.dir.join("built/berth.yaml"), config).unwrap();
+        self.shell(
+            "cp /opt/berth/berth.yaml /etc/berth/ \
+             && install -m 0600 /dev/null /etc/berth/openai-main && echo sk-a > /etc/berth/openai-main \
+             && install -d /etc/systemd/system/berth.service.d && printf \
+                '[Service]\\nLoadCredential=openai-main:/etc/berth/openai-main\\n' \
+                > /etc/systemd/system/berth.service.d/secrets.conf \
+             && systemctl daemon-reload",
+        );
     }
 
     fn configuration(&self, addr: SocketAddr) -> String {
@@ -284,7 +328,7 @@ impl Service {
     /// Puts a file in the place of the binary, by rename.
     fn build(&self, make: &str) {
         self.shell(&format!(
-            "{make} && chmod 0755 {NEXT} && mv {NEXT} /usr/local/bin/berth"
+            "{make} && chmod 0755 {NEXT} && mv {NEXT} /usr/bin/berth"
         ));
     }
 
@@ -293,7 +337,8 @@ impl Service {
         std::fs::write(self.dir.join("built/berth.yaml"), config).unwrap();
         self.shell(&format!(
             "cp /opt/berth/berth.yaml /etc/berth/ \
-             && sed -i 's/^ListenStream=.*/ListenStream={}/' /etc/systemd/system/berth.socket \
+             && sed 's/^ListenStream=.*/ListenStream={}/' /usr/lib/systemd/system/berth.socket \
+                > /etc/systemd/system/berth.socket \
              && systemctl daemon-reload",
             self.low
         ));
@@ -374,7 +419,7 @@ impl Service {
         self.inside(&[
             "sh",
             "-c",
-            "/usr/local/bin/berth stop --now -c /etc/berth/berth.yaml",
+            "/usr/bin/berth stop --now -c /etc/berth/berth.yaml",
         ]);
         self.inside(&["systemctl", "restart", "berth"]);
         let load = load.end().await;
@@ -399,73 +444,15 @@ async fn whole_streams(streams: &mut JoinSet<common::wire::Answer>) -> usize {
     whole
 }
 
-/// Clients of every kind, until told to end.
-struct Load {
-    over: Arc<AtomicBool>,
-    clients: JoinSet<usize>,
-    pace: tokio::task::JoinHandle<Loaded>,
-}
-
-#[derive(Default)]
-struct Loaded {
-    served: usize,
-    failed: usize,
-    /// Those of the failed that nobody listened to.
-    refused: usize,
-}
-
-impl Load {
-    fn start(addr: SocketAddr) -> Load {
-        let over = Arc::new(AtomicBool::new(false));
-        let mut clients = JoinSet::new();
-        for _ in 0..4 {
-            clients.spawn(kept_alive(addr, over.clone()));
-            clients.spawn(by_http2(addr, over.clone()));
-        }
-        let pace = tokio::spawn(new_connections_at_pace(addr, over.clone()));
-        Load {
-            over,
-            clients,
-            pace,
-        }
-    }
-
-    async fn end(mut self) -> Loaded {
-        self.over.store(true, Ordering::SeqCst);
-        let mut loaded = self.pace.await.unwrap();
-        while let Some(client) = self.clients.join_next().await {
-            match client {
-                Ok(count) => loaded.served += count,
-                Err(_) => loaded.failed += 1,
-            }
-        }
-        loaded
-    }
-}
-
-/// [`RATE`] a second, whatever becomes of those before.
-async fn new_connections_at_pace(addr: SocketAddr, over: Arc<AtomicBool>) -> Loaded {
-    let mut tick = tokio::time::interval(Duration::from_millis(1000 / RATE));
-    let mut asked = JoinSet::new();
-    while !over.load(Ordering::SeqCst) {
-        tick.tick().await;
-        asked.spawn(async move {
-            let mut client = Client::try_connect(addr).await?;
-            client.send(short()).await;
-            is_whole(&client.answer().await);
-            Ok::<_, std::io::Error>(())
-        });
-    }
-    let mut loaded = Loaded::default();
-    while let Some(one) = asked.join_next().await {
-        match one {
-            Ok(Ok(())) => loaded.served += 1,
-            Ok(Err(_)) => loaded.refused += 1,
-            Err(_) => loaded.failed += 1,
-        }
-    }
-    loaded.failed += loaded.refused;
-    loaded
+/// The package, of the binary under test.
+fn package() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let built = Command::new(root.join("packaging/deb/build.sh"))
+        .arg(env!("CARGO_BIN_EXE_berth"))
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", told(&built));
+    root.join(String::from_utf8_lossy(&built.stdout).trim())
 }
 
 fn script() -> Command {
