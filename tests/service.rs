@@ -249,6 +249,24 @@ async fn stop_now_cuts_what_runs() {
 }
 
 #[tokio::test]
+async fn a_process_that_outlives_its_successor_is_no_orphan_while_another_serves() {
+    let upstream = Paced::start().await;
+    let mut berth = Berth::start(&upstream.config("")).await;
+    let mut client = berth.connect().await;
+    client.send(long()).await;
+    upstream.has_begun(1).await;
+    let second = berth.reload().await;
+    berth.reload().await;
+    until("the second process ends", || {
+        !berth.generations().contains(&second)
+    })
+    .await;
+    upstream.finish();
+    is_whole_stream(&client.answer().await);
+    assert!(berth.ends().await.success());
+}
+
+#[tokio::test]
 async fn a_reload_beyond_max_generations_hurries_the_oldest() {
     let upstream = Paced::start().await;
     let more = "process: {max_generations: 2, stop_timeout: 1s}\n";

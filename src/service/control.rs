@@ -22,7 +22,7 @@ use pingora::protocols::http::ServerSession;
 use pingora::protocols::l4::stream::Stream;
 use rustix::process::geteuid;
 use sha2::{Digest, Sha256};
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::handover::Refusal;
@@ -117,6 +117,11 @@ impl Place {
     /// The socket of the process that serves.
     pub fn serving(&self) -> PathBuf {
         self.folder.join(format!("berth-{}.sock", self.key))
+    }
+
+    /// Whether some process serves.
+    pub async fn is_served(&self) -> bool {
+        UnixStream::connect(self.serving()).await.is_ok()
     }
 
     /// The sockets of every generation, the oldest first.

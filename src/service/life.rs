@@ -119,7 +119,8 @@ impl Life {
                     // systemd hears the successor from now on.
                     watched.abort();
                 }
-                let drained = drain(&edge, &doors, &process, end, &mut signals, &mut orders).await;
+                let own = (&*edge, &doors, &control);
+                let drained = drain(own, &process, end, &mut signals, &mut orders).await;
                 // Whoever ordered the end still has to hear of it.
                 let _ = tokio::time::timeout(LAST_WORD, control.sessions().none_left()).await;
                 drained
@@ -187,8 +188,7 @@ async fn serve(own: Own<'_>, signals: &mut Signals, orders: &mut mpsc::Receiver<
 }
 
 async fn drain(
-    edge: &Edge,
-    doors: &Doors,
+    (edge, doors, control): (&Edge, &Doors, &Control),
     process: &Process,
     end: End,
     signals: &mut Signals,
@@ -230,8 +230,13 @@ async fn drain(
                 successor = false;
                 // Where both were told to stop, nothing is wrong.
                 if haste == Haste::Leisurely {
-                    log::error!("the process that took over has ended; this one only drains");
-                    orphaned = true;
+                    orphaned = !control.place().is_served().await;
+                    match orphaned {
+                        true => log::error!(
+                            "the process that took over has ended; this one only drains"
+                        ),
+                        false => log::info!("the process that took over has handed over too"),
+                    }
                 }
                 continue;
             }

@@ -317,7 +317,7 @@ impl Service {
         let text = self
             .upstream
             .config("")
-            .replace("{env: SK_A}", "{systemd: openai-main}");
+            .replace("{env: SK_A}", "{systemd: openai-main}, max_in_flight: 0");
         format!(
             "listeners: [{{address: \"{addr}\"}}]\nadmin: {{address: \"{admin}\"}}\n\
              process: {{runtime_dir: /run/berth, max_generations: 32}}\n\
