@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use common::upstream::{Conn, Raw, answer};
 use common::wire::{Answer, Client, body, large_body, post};
-use common::{Berth, DEADLINE, config, within};
+use common::{Berth, DEADLINE, config, until, until_async, within};
 use tokio::net::TcpSocket;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 
 const OVERLOADED: &str = r#"{"error":{"code":"server_is_overloaded","message":"busy"}}"#;
@@ -179,4 +179,57 @@ async fn memory_that_one_address_fills_is_short_for_that_one_only() {
         go.notify_one();
         drop(asked);
     }
+}
+
+/// An upstream that writes down whose requests come, and answers each when it is let.
+async fn slow(hosts: Arc<Mutex<Vec<String>>>, lets: Arc<Semaphore>) -> Raw {
+    Raw::start(move |mut conn: Conn| {
+        let (hosts, lets) = (hosts.clone(), lets.clone());
+        async move {
+            while let Some(heard) = conn.request().await {
+                let host = heard.header("x-host").unwrap().to_owned();
+                hosts.lock().unwrap().push(host);
+                lets.acquire().await.unwrap().forget();
+                let answered = r#"{"status":"completed","output":[]}"#;
+                let json = "content-type: application/json\r\n";
+                conn.send(answer(200, json, answered)).await;
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_address_that_takes_every_place_leaves_the_next_one_to_another() {
+    let hosts = Arc::new(Mutex::new(Vec::new()));
+    let lets = Arc::new(Semaphore::new(0));
+    let upstream = slow(hosts.clone(), lets.clone()).await;
+    let config = config(&upstream.url(), "a", "admission: {wait: {max_time: 25s}}\n");
+    let config = config.replace("id: a,", "id: a, max_in_flight: 2,");
+    let mut berth = Berth::start(&config).await;
+    let json = || body("/v1/responses", false).into_bytes();
+    let arrived = |count: usize| {
+        let hosts = hosts.clone();
+        async move { until("they arrive", || hosts.lock().unwrap().len() == count).await }
+    };
+    let mut flood = Vec::new();
+    for number in 0..6 {
+        flood.push(ask_from(2, berth.addr, json()));
+        arrived((number + 1).min(2)).await;
+    }
+    let other = ask_from(3, berth.addr, json());
+    // Six of seven wait: four of one address and one of the other, and nobody is told to go.
+    until_async("they wait", async || waiting_in_all(&berth).await == 5).await;
+    for count in 3..=4 {
+        lets.add_permits(1);
+        arrived(count).await;
+    }
+    let order = hosts.lock().unwrap().clone();
+    assert!(order[2..].contains(&"3".to_owned()), "{order:?}");
+    lets.add_permits(100);
+    assert_eq!(other.await.unwrap().status, 200);
+    for one in flood {
+        assert_eq!(one.await.unwrap().status, 200);
+    }
+    berth.is_well().await;
 }

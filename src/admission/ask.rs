@@ -57,9 +57,12 @@ impl Ask {
     }
 }
 
-/// Whether a name is one that berth will repeat in a metric or a log.
+/// Whether a name is one that berth will repeat in a metric or a log. Words that stand for no model
+/// there are none.
 pub fn is_model_name(name: &str) -> bool {
-    (1..=LONGEST_MODEL).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic())
+    (1..=LONGEST_MODEL).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_graphic())
+        && !matches!(name, "*" | "none" | "other")
 }
 
 /// Writes down each field as it passes.
@@ -259,6 +262,7 @@ mod tests {
             r#"{"model":7,"stream":"true","input":"text","previous_response_id":null}"#,
             r#"{"model":"","input":[{"encrypted_content":null}, 7, [true]]}"#,
             "{\"model\":\"a b\"}",
+            "{\"model\":\"*\"}",
         ] {
             assert_eq!(ask(json), Ask::default(), "{json}");
         }

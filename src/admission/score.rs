@@ -156,14 +156,15 @@ impl Scores {
         now: Instant,
     ) -> Outlook {
         let mut outlook = Outlook::default();
-        let wide = self.wide(model, now);
+        let mut wide = self.wide(now);
+        wide.retain(|(_, names)| !names.iter().any(|it| **it == *model));
         let numbers = &self.numbers;
         if let Some(known) = self.models.get_mut(model) {
             known.peers = peers;
             known.refresh(numbers, now);
             known.order(now, &mut outlook);
         }
-        outlook.widen(wide);
+        outlook.widen(wide.into_iter().map(|(credential, _)| credential));
         let Some(memory) = session.and_then(|it| self.sessions.peek(&key(it, model))) else {
             return outlook;
         };
@@ -296,22 +297,24 @@ impl Scores {
         pairs
     }
 
-    /// Credentials of which two models or more are shunned, others than `model`.
-    fn wide(&mut self, model: &str, now: Instant) -> Vec<Credential> {
+    /// Credentials that go last with every model, since two or more of theirs are shunned; and which.
+    pub fn wide(&mut self, now: Instant) -> Vec<(Credential, Vec<Box<str>>)> {
         let (models, numbers) = (&mut self.models, &self.numbers);
-        let mut still_shunned = |credential: Credential, name: &str| {
-            let Some(model) = models.get_mut(name) else {
-                return false;
-            };
+        // A probe that was due long ago and was not made says that nobody asks for the model any more:
+        // it is no reason to doubt the others.
+        let asked_within = 2 * numbers.probe.max;
+        let mut is_evidence = |credential: Credential, name: &str| {
+            let model = models.get_mut(name)?;
             model.refresh(numbers, now);
-            model.is_shunned(credential)
+            model.shunned_within(credential, asked_within, now)
         };
         let mut wide = Vec::new();
-        let several = self.shunned.iter_mut().filter(|(_, names)| names.len() > 1);
-        for (credential, names) in several {
-            names.retain(|name| still_shunned(*credential, name));
-            if names.len() > 1 && !names.iter().any(|it| **it == *model) {
-                wide.push(*credential);
+        for (credential, names) in &mut self.shunned {
+            names.retain(|name| is_evidence(*credential, name).is_some());
+            let mut evident = names.clone();
+            evident.retain(|name| is_evidence(*credential, name) == Some(true));
+            if evident.len() > 1 {
+                wide.push((*credential, evident));
             }
         }
         wide

@@ -43,7 +43,7 @@ use super::state::Edge;
 use super::tale::{Ended, Tale, head_is_its_own};
 use fallback::Own;
 use last_word::Refused;
-use turn::Turn;
+use turn::{Seat, Turn};
 
 /// The course of one request over its attempts.
 struct Course<'a> {
@@ -110,16 +110,18 @@ impl Edge {
             sent_before: false,
             deadline,
         });
-        let first = match course.turn(session).await {
+        let mut since = None;
+        let first = match course.turn(session, &mut since).await {
             Turn::Go(attempts) => {
                 course.allowed = course.set_aside(attempts);
-                course.choose(Instant::now()).map_err(Some)
+                match course.seat(session, &mut since).await {
+                    Seat::Taken(lease) => Ok(lease),
+                    Seat::None(why) => Err(Some(why)),
+                    Seat::Left => return course.left(),
+                }
             }
             Turn::Full => Err(None),
-            Turn::Left => {
-                self.finish(course.tale, Outcome::ClientGone);
-                return Served::Broken;
-            }
+            Turn::Left => return course.left(),
         };
         let mut lease = match first {
             Ok(lease) => lease,
@@ -148,6 +150,12 @@ impl Edge {
 }
 
 impl<'a> Course<'a> {
+    /// The client left before anything was tried.
+    fn left(self) -> Served {
+        self.edge.finish(self.tale, Outcome::ClientGone);
+        Served::Broken
+    }
+
     /// One attempt, and what follows from it.
     async fn attempt(mut self: Box<Self>, session: &mut Session, lease: Arc<Lease>) -> Step<'a> {
         self.tried.push(lease.credential().index());

@@ -73,6 +73,8 @@ pub struct Plan {
     pub dialect: Dialect,
     /// What it asks for.
     pub ask: Ask,
+    /// Only the beginning of its body was read: what comes later may be encrypted content.
+    pub read_in_part: bool,
     /// It is a HEAD.
     pub head_only: bool,
     /// Its session.
@@ -128,7 +130,8 @@ impl Edge {
             Err(fault) => return self.body_fault(session, story, dialect, fault).await,
         };
         let ask = read_ask(session, body.bytes()).await;
-        let plan = self.read(plan, session, ask);
+        let mut plan = self.read(plan, session, ask);
+        plan.read_in_part = !body.is_whole();
         self.tell(&mut story, &plan);
         self.fail_over(session, story, plan, body).await
     }
@@ -169,6 +172,7 @@ impl Edge {
                 query: request.uri.query().map(str::to_owned),
                 dialect: self.dialect(Some(route)),
                 ask: Ask::default(),
+                read_in_part: false,
                 head_only: request.method == Method::HEAD,
                 session: None,
                 turn_state: request.headers.get(TURN_STATE).map(|value| TurnState {
@@ -340,7 +344,7 @@ impl Edge {
 impl Plan {
     /// How far the request may go from its home.
     pub fn reach(&self) -> Reach {
-        match self.ask.encrypted_content {
+        match self.ask.encrypted_content || self.read_in_part {
             true => Reach::Realm,
             false => Reach::Anywhere,
         }

@@ -434,6 +434,14 @@ impl Ask<'_> {
 }
 
 impl Why {
+    /// All that could be asked have as much in flight as they may.
+    pub fn busy() -> Why {
+        Why {
+            reason: NoneReason::AllBusy,
+            ..Why::nobody()
+        }
+    }
+
     fn nobody() -> Why {
         Why {
             earliest: None,

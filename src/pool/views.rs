@@ -49,9 +49,16 @@ impl Pool {
     pub fn snapshot(&self, now: Instant) -> Vec<PairView> {
         let mut views = Vec::with_capacity(self.credentials.len());
         let mut scored = self.ledger.scored(now).into_iter().peekable();
+        let wide = self.ledger.wide(now);
         for credential in &self.credentials {
             let (whole, pairs) = credential.shown(now);
-            views.push(PairView::new(credential.id(), "*".to_owned(), whole, now));
+            let is_wide = wide.iter().any(|(it, _)| *it == credential.index());
+            let mut view = PairView::new(credential.id(), "*".to_owned(), whole, now);
+            if view.state == PairState::Ready && is_wide {
+                view.state = PairState::Shunned;
+                view.basis = Some(BY_MODELS);
+            }
+            views.push(view);
             let mut of_models: BTreeMap<String, PairView> = BTreeMap::new();
             while let Some(scored) = scored.next_if(|it| it.credential == credential.index()) {
                 let view = PairView::of_score(credential.id(), &scored, now);
@@ -162,5 +169,7 @@ impl PairView {
     }
 }
 
+/// The basis of what two or more shunned models say of their credential.
+const BY_MODELS: Basis = "two or more of its models are shunned";
 /// The basis of what comes from a score.
 pub const BY_SCORE: Basis = "score";

@@ -143,6 +143,19 @@ impl Model {
         pair.is_some_and(|pair| pair.shunned.is_some())
     }
 
+    /// Whether a shunned pair was refused within this time; `None` where it is not shunned.
+    pub fn shunned_within(
+        &self,
+        credential: Credential,
+        time: Duration,
+        now: Instant,
+    ) -> Option<bool> {
+        let pair = self.pairs.get(self.find(credential).ok()?)?;
+        pair.shunned?;
+        let lately = |then| now.saturating_duration_since(then) <= time;
+        Some(pair.doubled.is_some_and(lately))
+    }
+
     /// Who is shunned.
     pub fn shunned(&self) -> impl Iterator<Item = Credential> + '_ {
         let shunned = self.pairs.iter().filter(|pair| pair.shunned.is_some());

@@ -82,7 +82,7 @@ impl Outlook {
     }
 
     /// These credentials go last with every model.
-    pub(super) fn widen(&mut self, wide: Vec<Credential>) {
+    pub(super) fn widen(&mut self, wide: impl Iterator<Item = Credential>) {
         for credential in wide {
             let at = self
                 .last

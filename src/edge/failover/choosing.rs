@@ -45,8 +45,7 @@ impl Course<'_> {
     /// A credential that has not been tried: the one that a stored response belongs to and no other;
     /// the one that made a turn's state, if it can be had; else the pool's choice.
     pub(super) fn choose(&self, now: Instant) -> Result<Arc<Lease>, Why> {
-        let previous = self.plan.ask.previous_response_id.as_deref();
-        let owner = previous.and_then(|id| self.edge.owners.maker(Thing::Response, id.as_bytes()));
+        let owner = self.owner();
         if owner.is_some() {
             return self.ask(owner, now);
         }
@@ -57,6 +56,12 @@ impl Course<'_> {
             return Ok(lease);
         }
         self.ask(None, now)
+    }
+
+    /// The one that the request belongs to and may not leave.
+    pub(super) fn owner(&self) -> Option<CredentialIndex> {
+        let previous = self.plan.ask.previous_response_id.as_deref()?;
+        self.edge.owners.maker(Thing::Response, previous.as_bytes())
     }
 
     fn ask(&self, only: Option<CredentialIndex>, now: Instant) -> Result<Arc<Lease>, Why> {

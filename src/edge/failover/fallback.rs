@@ -51,7 +51,7 @@ impl<'a> Course<'a> {
             return None;
         }
         let mut models = self.fallbacks().iter();
-        let (model, lease, attempts) = models.find_map(|model| self.seat(model, now))?;
+        let (model, lease, attempts) = models.find_map(|model| self.seat_with(model, now))?;
         let reservation = edge.memory.reservation(self.plan.client);
         let (coding, largest) = (coding(session), edge.limits.replay_body);
         let renamed = self.body.renamed(coding, model, largest, reservation);
@@ -103,7 +103,7 @@ impl<'a> Course<'a> {
 
     /// A credential that can serve `model` now, and how many attempts the request has with it. A model
     /// that is full is passed over: its few starts are for those that wait for it.
-    fn seat<'m>(&self, model: &'m str, now: Instant) -> Option<(&'m str, Arc<Lease>, u32)> {
+    fn seat_with<'m>(&self, model: &'m str, now: Instant) -> Option<(&'m str, Arc<Lease>, u32)> {
         let (pool, session) = (&self.edge.pool, self.plan.session);
         if pool.is_full(Some(model)) {
             return None;

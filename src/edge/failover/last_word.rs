@@ -83,13 +83,18 @@ impl Course<'_> {
             Verdict::Timeout => Outcome::Timeout,
             _ => Outcome::RefusedAll,
         };
-        let after = self.come_back(self.why().as_ref());
+        let why = self.why();
+        let after = self.come_back(why.as_ref());
+        // What those that were tried say of themselves is not the client's to wait for where another,
+        // for which there was no attempt left, can be asked next time.
+        let another = why.is_none();
         let answer = match refused.verdict.telling().1 {
             Telling::RateLimit => {
                 let message = refused.message.as_deref().unwrap_or("Rate limit reached.");
-                Answer::rate_limit(dialect, message, self.soonest.unwrap_or(after))
+                let stated = self.soonest.filter(|_| !another);
+                Answer::rate_limit(dialect, message, stated.unwrap_or(after))
             }
-            Telling::AsItCame => match refused.answer {
+            Telling::AsItCame => match refused.answer.filter(|_| !another) {
                 Some((head, body)) => return self.pass_on(session, head, body, outcome).await,
                 None => Answer::retry(dialect, ("server_error", OURS), after),
             },
