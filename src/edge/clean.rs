@@ -208,6 +208,7 @@ impl Clean {
 
     pub(super) fn head(
         &mut self,
+        edge: &Edge,
         session: &mut Session,
         response: &mut ResponseHeader,
     ) -> pingora::Result<()> {
@@ -218,6 +219,9 @@ impl Clean {
         self.told.status = self.status;
         self.told.upstream_request_id = upstream_request_id(&response.headers);
         if self.observing {
+            let credential = self.lease.credential().id();
+            edge.trail
+                .heard(credential, &response.headers, Instant::now());
             let head_only = session.req_header().method == http::Method::HEAD;
             let Head { answer, decoder } = head::read(response, head_only);
             let (endpoint, dialect) = (self.plan.endpoint, self.upstream.spec.dialect);

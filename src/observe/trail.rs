@@ -5,13 +5,18 @@
 
 use std::time::{Duration, Instant};
 
+use http::HeaderMap;
+
+use super::allowances::Allowances;
 use super::audit::Audit;
 use super::metrics::Metrics;
 use super::record::Record;
+use super::refusals::Refusals;
 use super::snapshot::Snapshot;
 use super::status::Status;
 use super::totals::Total;
 use super::window::{Counts, PairHistory};
+use crate::pool::CredentialId;
 
 /// Audit, metrics and counts of the process.
 #[derive(Debug)]
@@ -19,6 +24,8 @@ pub struct Trail {
     audit: Audit,
     metrics: Metrics,
     counts: Counts,
+    refusals: Refusals,
+    allowances: Allowances,
     started: Instant,
 }
 
@@ -29,6 +36,8 @@ impl Trail {
             audit,
             metrics: Metrics::new(env!("CARGO_PKG_VERSION"))?,
             counts: Counts::default(),
+            refusals: Refusals::default(),
+            allowances: Allowances::default(),
             started,
         })
     }
@@ -37,7 +46,13 @@ impl Trail {
     pub fn finished(&self, record: Record, now: Instant) {
         self.metrics.record(&record);
         self.counts.record(&record, self.age(now));
+        self.refusals.record(&record);
         self.audit.write(record);
+    }
+
+    /// An answer of `credential` has this head.
+    pub fn heard(&self, credential: &CredentialId, headers: &HeaderMap, now: Instant) {
+        self.allowances.heard(credential, headers, self.age(now));
     }
 
     /// The text for Prometheus.
@@ -49,6 +64,10 @@ impl Trail {
     pub fn status(&self, snapshot: &Snapshot, now: Instant) -> Status {
         let age = self.age(now);
         let mut status = Status::new(snapshot, self.counts.spans(age), age);
+        for (view, shown) in snapshot.credentials.iter().zip(&mut status.credentials) {
+            shown.allowance = self.allowances.of(&view.id, age);
+        }
+        status.refusals = self.refusals.latest();
         let lost = self.audit.lost();
         if lost > 0 {
             let warning = format!("audit: {lost} lines lost since the start; the log says why");
