@@ -16,6 +16,7 @@ pub mod config;
 pub mod demo;
 pub mod edge;
 pub mod observe;
+pub mod operator;
 pub mod pool;
 pub mod sim;
 pub mod start;

@@ -13,10 +13,14 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use berth::admission::day::Day;
+use berth::admission::rules::Rules;
 use berth::config;
 use berth::edge::serve::{first_look_up, serve};
+use berth::operator::rules::{Hits, table};
+use berth::operator::status::{self, Telling, Whom};
 use berth::start::assemble;
 use clap::{Parser, Subcommand};
 
@@ -50,6 +54,30 @@ enum Command {
         #[arg(long)]
         serve: bool,
     },
+    /// The admission rules in force, with source, expiry and last hit.
+    Rules {
+        /// The configuration; without one, the built-in table alone.
+        #[arg(short, long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+    /// The state of every credential and model of a running berth.
+    Status {
+        /// Its admin port; the token is read from BERTH_ADMIN_TOKEN.
+        #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
+        admin: String,
+        /// Read the token from here instead.
+        #[arg(long, value_name = "FILE")]
+        token_file: Option<PathBuf>,
+        /// The berth that runs with this configuration, instead of a URL.
+        #[arg(short, long, value_name = "FILE", conflicts_with_all = ["admin", "token_file"])]
+        config: Option<PathBuf>,
+        /// Go on, every two seconds.
+        #[arg(long)]
+        watch: bool,
+        /// The whole document instead of the table.
+        #[arg(long, conflicts_with = "watch")]
+        json: bool,
+    },
     /// The simulated upstream alone, scripted per credential.
     Sim {
         /// Where to listen.
@@ -65,11 +93,24 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run { config } => run(&config),
         Command::Check { config } => return check(&config),
-        Command::Schema => {
-            let schema = format!("{:#}\n", config::schema());
-            std::io::stdout()
-                .write_all(schema.as_bytes())
-                .map_err(|e| e.to_string())
+        Command::Schema => print(&format!("{:#}\n", config::schema())),
+        Command::Rules { config } => return rules(config.as_deref()),
+        Command::Status {
+            admin,
+            token_file,
+            config,
+            watch,
+            json,
+        } => {
+            let telling = match (watch, json) {
+                (true, _) => Telling::Watch,
+                (_, true) => Telling::Json,
+                _ => Telling::Once,
+            };
+            match config {
+                Some(config) => return status_of(&config, telling),
+                None => status::run(&Whom::Url(&admin, token_file.as_deref()), telling),
+            }
         }
         Command::Demo { serve } => match berth::demo::run(serve) {
             Ok(code) => return code,
@@ -77,6 +118,10 @@ fn main() -> ExitCode {
         },
         Command::Sim { listen, program } => sim(listen, program.as_deref()),
     };
+    end(done)
+}
+
+fn end(done: Result<(), String>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
@@ -86,8 +131,18 @@ fn main() -> ExitCode {
     }
 }
 
+fn print(text: &str) -> Result<(), String> {
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(|e| e.to_string())
+}
+
+fn today() -> Day {
+    Day::of(SystemTime::now())
+}
+
 fn check(path: &Path) -> ExitCode {
-    match config::check_text(path) {
+    match config::check_text(path, today()) {
         Ok(summary) => {
             for warning in summary.warnings.iter() {
                 eprintln!("warning: {warning}");
@@ -102,6 +157,39 @@ fn check(path: &Path) -> ExitCode {
             );
             ExitCode::SUCCESS
         }
+        Err(problems) => {
+            eprintln!("{problems}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn rules(path: Option<&Path>) -> ExitCode {
+    let Some(path) = path else {
+        return end(print(&table(&Rules::default(), None, today())));
+    };
+    match config::load(path) {
+        Ok(config) => {
+            let hits = Hits::of_running(&config);
+            if let Err(why) = &hits {
+                eprintln!("berth: without hits: {why}");
+            }
+            end(print(&table(
+                &config.policy.rules,
+                hits.ok().as_ref(),
+                today(),
+            )))
+        }
+        Err(problems) => {
+            eprintln!("{problems}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn status_of(path: &Path, telling: Telling) -> ExitCode {
+    match config::load(path) {
+        Ok(config) => end(status::run(&Whom::Configured(&config), telling)),
         Err(problems) => {
             eprintln!("{problems}");
             ExitCode::from(2)

@@ -5,10 +5,11 @@
 //! anything listens.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use secrecy::ExposeSecret;
 
+use crate::admission::day::Day;
 use crate::config::Config;
 use crate::edge::serve::Serving;
 use crate::edge::state::{Edge, Parts};
@@ -23,6 +24,9 @@ use crate::pool::read_secret;
 /// What cannot be opened or read, by its key in the configuration.
 pub fn assemble(config: Config) -> Result<(Arc<Edge>, Serving), String> {
     let now = Instant::now();
+    for warning in config.expired(Day::of(SystemTime::now())) {
+        log::warn!("{warning}");
+    }
     let audit = match &config.audit {
         Some(spec) => Audit::to_file(spec).map_err(|e| e.to_string())?,
         None => Audit::to_log().map_err(|e| e.to_string())?,

@@ -247,12 +247,18 @@ mod tests {
             ("x-ratelimit-reset-requests", "6m0s"),
             ("anthropic-ratelimit-input-tokens-limit", "1000"),
             ("anthropic-ratelimit-input-tokens-remaining", "1000"),
-            ("anthropic-ratelimit-input-tokens-reset", "2027-01-15T08:00:30Z"),
+            (
+                "anthropic-ratelimit-input-tokens-reset",
+                "2027-01-15T08:00:30Z",
+            ),
         ]);
         let [requests, tokens] = all[..] else {
             panic!("{all:?}")
         };
-        assert_eq!((requests.used_percent, requests.limit), (Some(75.0), Some(200)));
+        assert_eq!(
+            (requests.used_percent, requests.limit),
+            (Some(75.0), Some(200))
+        );
         assert_eq!(secs(requests.resets_in), Some(360));
         assert_eq!(tokens.meter, Meter::InputTokens);
         assert_eq!(
@@ -275,9 +281,26 @@ mod tests {
     #[test]
     fn what_makes_no_sense_says_nothing() {
         let mut count = 0;
-        for value in ["", "-1", "NaN", "inf", "1e999", "soon", "\u{ff}", &"9".repeat(65)] {
-            assert_eq!(read(&[("x-codex-primary-used-percent", value)]), [], "{value}");
-            assert_eq!(read(&[("x-ratelimit-remaining-tokens", value)]), [], "{value}");
+        for value in [
+            "",
+            "-1",
+            "NaN",
+            "inf",
+            "1e999",
+            "soon",
+            "\u{ff}",
+            &"9".repeat(65),
+        ] {
+            assert_eq!(
+                read(&[("x-codex-primary-used-percent", value)]),
+                [],
+                "{value}"
+            );
+            assert_eq!(
+                read(&[("x-ratelimit-remaining-tokens", value)]),
+                [],
+                "{value}"
+            );
             count += 1;
         }
         assert_eq!(count, 8);

@@ -13,6 +13,16 @@ pub enum Dialect {
     Anthropic,
 }
 
+impl Dialect {
+    /// Its name in the configuration and in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Dialect::OpenAi => "openai",
+            Dialect::Anthropic => "anthropic",
+        }
+    }
+}
+
 /// The endpoint a request is for, as far as the gate must tell them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {

@@ -16,12 +16,16 @@
 //!
 //! Limits: the bytes held (`hold.max_bytes`). Times are the caller's: it owns the clock.
 
-use bytes::{Bytes, BytesMut};
+use std::time::SystemTime;
 
-use super::dialect::{Dialect, Endpoint};
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+
+use super::dialect::Endpoint;
 use super::facts::Facts;
 use super::frame::{Meaning, meaning};
-use super::rules::{Evidence, Ruling, rule_on};
+use super::retry_after::{self, Stated};
+use super::rules::{Evidence, Reading, Ruling};
 use super::sse::{Event, Splitter};
 use super::verdict::Shape;
 
@@ -85,6 +89,18 @@ pub struct Refusal {
     pub facts: Facts,
 }
 
+impl Refusal {
+    /// How long it says that it will last, or else its rule. `headers` are those of its own head.
+    pub fn stated(&self, headers: Option<&HeaderMap>, now: SystemTime) -> Option<Stated> {
+        let Ruling { verdict, hold, .. } = self.ruling;
+        let by_rule = |after| Stated {
+            after,
+            basis: "rule",
+        };
+        retry_after::stated(verdict, &self.facts, headers, now).or(hold.map(by_rule))
+    }
+}
+
 /// What to do after a piece of the answer.
 #[derive(Debug, PartialEq)]
 pub enum Step {
@@ -107,7 +123,7 @@ pub const TERMINAL_WAIT: std::time::Duration = std::time::Duration::from_millis(
 #[derive(Debug)]
 pub struct Gate {
     endpoint: Endpoint,
-    dialect: Dialect,
+    reading: Reading,
     head: AnswerHead,
     reader: Reader,
     held: Vec<Bytes>,
@@ -142,7 +158,7 @@ impl Gate {
     /// for a stream. What the head alone decides is the first step.
     pub fn new(
         endpoint: Endpoint,
-        dialect: Dialect,
+        reading: Reading,
         head: AnswerHead,
         streamed: bool,
         max_bytes: usize,
@@ -169,7 +185,7 @@ impl Gate {
         };
         let gate = Gate {
             endpoint,
-            dialect,
+            reading,
             head,
             reader,
             held: Vec::new(),
@@ -337,7 +353,7 @@ impl Gate {
             facts,
             shape,
             self.head.status,
-            self.dialect,
+            &self.reading,
             page,
             self.head.spent,
         )))
@@ -347,10 +363,7 @@ impl Gate {
 /// A body that is no answer, and says nothing of why.
 fn no_answer(rule: &'static str, shape: Shape) -> Step {
     Step::Refuse(Box::new(Refusal {
-        ruling: Ruling {
-            verdict: super::Verdict::Transient,
-            rule,
-        },
+        ruling: Ruling::plain(rule, super::Verdict::Transient),
         shape,
         facts: Facts::default(),
     }))
@@ -361,25 +374,26 @@ pub fn refusal(
     facts: Facts,
     shape: Shape,
     status: u16,
-    dialect: Dialect,
+    reading: &Reading,
     page: bool,
     spent: bool,
 ) -> Refusal {
-    let ruling = rule_on(&Evidence {
+    let evidence = Evidence {
         // Inside a 2xx an error may state its status; a real one is not overruled by words.
         status: match (status, facts.status) {
             (200..=299, Some(stated)) => stated,
             (status, _) => status,
         },
-        dialect,
+        dialect: reading.dialect,
+        upstream: &reading.upstream,
         code: facts.code.as_deref(),
         kind: facts.kind.as_deref(),
         message: facts.message.as_deref(),
         page,
         spent: spent || facts.resets_in.is_some() || facts.resets_at.is_some(),
-    });
+    };
     Refusal {
-        ruling,
+        ruling: reading.rules.rule_on(&evidence, reading.today),
         shape,
         facts,
     }

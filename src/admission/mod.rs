@@ -9,6 +9,7 @@
 pub mod allowance;
 pub mod ask;
 pub mod coding;
+pub mod day;
 pub mod dialect;
 pub mod dice;
 pub mod elapsed;

@@ -4,7 +4,10 @@
 //! default and its origin stand in `docs/configuration.md`.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
+
+use super::rules::Rules;
 
 /// What berth does with what it learns about an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,8 @@ pub struct Policy {
     pub retry_after: RetryAfterBounds,
     /// What an overload code becomes on its way to the client.
     pub client_error_code: ClientErrorCode,
+    /// Which failure means what.
+    pub rules: Arc<Rules>,
 }
 
 impl Default for Policy {
@@ -95,6 +100,7 @@ impl Default for Policy {
                 max: secs(30),
             },
             client_error_code: ClientErrorCode::Replace("server_error".to_owned()),
+            rules: Arc::default(),
         }
     }
 }

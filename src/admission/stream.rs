@@ -19,7 +19,7 @@
 use bytes::{Bytes, BytesMut};
 use memchr::memmem;
 
-use super::dialect::{Dialect, Endpoint};
+use super::dialect::Endpoint;
 use super::facts::Facts;
 use super::frame::{Meaning, is_terminal, meaning};
 use super::gate::{Refusal, refusal};
@@ -27,6 +27,7 @@ use super::json::{Object, number, text};
 use super::kind::{Kind, could_be_failure, kind_of};
 use super::policy::ClientErrorCode;
 use super::rewrite;
+use super::rules::Reading;
 use super::sse::{Event, Splitter};
 use super::usage::Usage;
 use super::verdict::Shape;
@@ -59,7 +60,7 @@ pub enum Ending {
 #[derive(Debug)]
 pub struct Stream {
     endpoint: Endpoint,
-    dialect: Dialect,
+    reading: Reading,
     code: ClientErrorCode,
     frames: bool,
     splitter: Splitter,
@@ -100,10 +101,10 @@ enum State {
 
 impl Stream {
     /// A stream of events.
-    pub fn events(endpoint: Endpoint, dialect: Dialect, code: ClientErrorCode) -> Stream {
+    pub fn events(endpoint: Endpoint, reading: Reading, code: ClientErrorCode) -> Stream {
         Stream {
             endpoint,
-            dialect,
+            reading,
             code,
             frames: true,
             splitter: Splitter::default(),
@@ -119,11 +120,11 @@ impl Stream {
     }
 
     /// A body that is passed on unread: a document, or something that berth does not know.
-    pub fn opaque(endpoint: Endpoint, dialect: Dialect) -> Stream {
+    pub fn opaque(endpoint: Endpoint, reading: Reading) -> Stream {
         Stream {
             frames: false,
             state: State::Finished,
-            ..Stream::events(endpoint, dialect, ClientErrorCode::Keep)
+            ..Stream::events(endpoint, reading, ClientErrorCode::Keep)
         }
     }
 
@@ -350,7 +351,7 @@ impl Stream {
     }
 
     fn fail(&mut self, facts: Facts) {
-        let refusal = refusal(facts, Shape::Sse, 200, self.dialect, false, false);
+        let refusal = refusal(facts, Shape::Sse, 200, &self.reading, false, false);
         self.state = State::Failed(Box::new(refusal));
     }
 

@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
 use super::problem::{Place, Report};
@@ -27,7 +27,7 @@ pub enum Node {
     Whole(u64),
     Number(f64),
     Text(String),
-    List(usize),
+    List(Vec<Placed<Node>>),
     Keys(Vec<Entry>),
 }
 
@@ -91,6 +91,11 @@ impl<T> Slot<T> {
     pub fn peek(&self) -> Option<(Place, &T)> {
         let (at, read) = self.0.as_ref()?;
         Some((*at, read.as_ref().ok()?))
+    }
+
+    /// Whether the key is there, whatever stands under it.
+    pub fn is_written(&self) -> bool {
+        self.0.is_some()
     }
 
     /// As [`Slot::take`], with a default.
@@ -183,7 +188,7 @@ impl<'de> Deserialize<'de> for Later {
         let Placed { at, value } = placed::<Node, D>(d)?;
         let says_something = match value {
             Node::Nothing => false,
-            Node::List(length) => length > 0,
+            Node::List(items) => !items.is_empty(),
             Node::Keys(entries) => !entries.is_empty(),
             _ => true,
         };
@@ -268,11 +273,14 @@ impl<'de> Deserialize<'de> for Node {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Node, A::Error> {
-                let mut length = 0;
-                while seq.next_element::<IgnoredAny>()?.is_some() {
-                    length += 1;
+                let mut items = Vec::new();
+                while let Some(item) = seq.next_element::<Spanned<Node>>()? {
+                    items.push(Placed {
+                        at: item.referenced.into(),
+                        value: item.value,
+                    });
                 }
-                Ok(Node::List(length))
+                Ok(Node::List(items))
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {

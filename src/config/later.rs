@@ -13,14 +13,10 @@ pub fn refuse(file: &File, report: &mut Report) {
     refuse_key("clients", &file.clients, report);
     refuse_key("clients_file", &file.clients_file, report);
     refuse_key("shared", &file.shared, report);
-    each(&file.listeners.0, |it| refuse_key("tls", &it.tls, report));
     each(&file.routes.0, |it| {
         refuse_key("fallback_models", &it.fallback_models, report)
     });
     each(&file.routes.0, |it| refuse_proxy(&it.websocket, report));
-    part(&file.admission, |it| {
-        refuse_key("admission.rules", &it.rules, report)
-    });
 }
 
 fn refuse_key(key: &str, later: &Later, report: &mut Report) {
@@ -38,14 +34,9 @@ fn refuse_proxy(websocket: &Slot<WebSocket>, report: &mut Report) {
     }
 }
 
-fn part<T>(part: &Part<T>, then: impl FnOnce(&T)) {
-    if let Some(placed) = &part.0 {
-        then(&placed.value);
-    }
-}
-
 fn each<T>(list: &Option<Placed<Vec<Part<T>>>>, mut then: impl FnMut(&T)) {
-    for item in list.iter().flat_map(|placed| &placed.value) {
-        part(item, &mut then);
+    let parts = list.iter().flat_map(|placed| &placed.value);
+    for placed in parts.filter_map(|part| part.0.as_ref()) {
+        then(&placed.value);
     }
 }

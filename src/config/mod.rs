@@ -21,6 +21,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use crate::admission;
+use crate::admission::day::Day;
 use crate::edge::spec::{Limits, Listener, Process, RouteSpec, UpstreamSpec};
 use crate::observe::spec::{AdminSpec, AuditSpec};
 use crate::pool::CredentialSpec;
@@ -33,6 +34,7 @@ mod problem;
 mod process;
 mod raw;
 mod route;
+mod rules;
 mod secret;
 mod upstream;
 mod url;
@@ -45,6 +47,7 @@ pub use problem::{Place, Problem, Problems};
 
 use field::{Placed, Slot};
 use problem::Report;
+use rules::Expiry;
 use upstream::{Credentials, Upstreams};
 
 /// A whole configuration, checked.
@@ -73,6 +76,15 @@ pub struct Config {
     pub audit: Option<AuditSpec>,
     /// What an operator should know, though nothing is wrong.
     pub warnings: Vec<Problem>,
+    expiries: Vec<Expiry>,
+}
+
+impl Config {
+    /// What is to be said of the rules whose last day is over.
+    pub fn expired(&self, today: Day) -> impl Iterator<Item = &Problem> {
+        let over = self.expiries.iter().filter(move |it| it.last < today);
+        over.map(|expiry| &expiry.warning)
+    }
 }
 
 /// What `berth check` says of a good configuration.
@@ -123,13 +135,18 @@ pub fn parse(file_name: &str, text: &str) -> Result<Config, Problems> {
 }
 
 /// What `berth check` needs: the counts and the warnings, or the problems.
-pub fn check_text(path: &Path) -> Result<Summary, Problems> {
+pub fn check_text(path: &Path, today: Day) -> Result<Summary, Problems> {
     load(path).map(|config| Summary {
+        warnings: config
+            .warnings
+            .iter()
+            .chain(config.expired(today))
+            .cloned()
+            .collect(),
         listeners: config.listeners.len(),
         upstreams: config.upstreams.len(),
         credentials: config.credentials.len(),
         routes: config.routes.len(),
-        warnings: config.warnings,
     })
 }
 
@@ -146,6 +163,8 @@ fn build(file: raw::File, report: &mut Report) -> Config {
     let credentials = upstream::credentials(file.credentials, &upstreams, report);
     let routes = route::routes(file.routes, &credentials, &upstreams, report);
     warn_of_unused(&upstreams, &credentials, &routes, report);
+    let mut admission = file.admission.or_empty().value;
+    let rules = rules::rules(std::mem::take(&mut admission.rules), &upstreams, report);
     Config {
         process: process::process(file.process.or_empty().value, report),
         admin: Some(process::admin(file.admin, &listeners, report)),
@@ -153,11 +172,12 @@ fn build(file: raw::File, report: &mut Report) -> Config {
         upstreams: upstreams.usable,
         credentials: credentials.usable.into_iter().map(|c| c.value).collect(),
         routes,
-        policy: policy::policy(file.admission.or_empty().value, report),
+        policy: policy::policy(admission, rules.usable, report),
         limits: process::limits(file.limits.or_empty().value, report),
         disclose: file.disclose.or(false, report),
         audit: process::audit(file.audit, report),
         warnings: Vec::new(),
+        expiries: rules.expiries,
     }
 }
 

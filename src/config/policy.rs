@@ -3,6 +3,7 @@
 //! The defaults and their origins stand in `docs/configuration.md`.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::{Schema, json_schema};
@@ -16,6 +17,7 @@ use crate::admission::policy::{
     ClientErrorCode, Cooldown, Full, HoldLimits, Mode, OnHoldTimeout, Policy, Probe,
     RetryAfterBounds, RetryBudget, ScoreMarks, Wait,
 };
+use crate::admission::rules::{Rule, Rules};
 
 impl Choice for Mode {
     const WORDS: &'static [(&'static str, Mode)] = &[
@@ -70,7 +72,7 @@ impl Leaf for ErrorCode {
     }
 }
 
-pub fn policy(raw: raw::Admission, report: &mut Report) -> Policy {
+pub fn policy(raw: raw::Admission, rules: Vec<Rule>, report: &mut Report) -> Policy {
     Policy {
         mode: raw.mode.or(Mode::Enforce, report),
         max_attempts: count("max_attempts", raw.max_attempts, 3, 20, report),
@@ -87,6 +89,7 @@ pub fn policy(raw: raw::Admission, report: &mut Report) -> Policy {
             .client_error_code
             .take(report)
             .map_or(server_error(), |code| code.value.0),
+        rules: Arc::new(Rules::new(rules)),
     }
 }
 

@@ -121,6 +121,11 @@ impl Report {
         self.warnings.push(warning);
     }
 
+    /// How many problems there are so far.
+    pub fn count(&self) -> usize {
+        self.problems.len()
+    }
+
     /// The one problem that ends the reading at once.
     pub fn fail(mut self, place: Place, text: impl Into<String>) -> Problems {
         self.problem(place, text);
@@ -141,7 +146,8 @@ impl Report {
         Problems(self.problems)
     }
 
-    fn make(&self, place: Place, text: String) -> Problem {
+    /// What may have to be said later.
+    pub fn make(&self, place: Place, text: String) -> Problem {
         Problem {
             file: self.file.clone(),
             place,

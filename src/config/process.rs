@@ -10,9 +10,9 @@ use super::field::{List, Part, Placed};
 use super::leaf::{Memory, Size};
 use super::policy::time;
 use super::problem::Report;
-use super::upstream::warn_if_absent;
+use super::upstream::{NOT_SEEN, warn_if_absent};
 use super::{number, raw};
-use crate::edge::spec::{Limits, Listener, Process};
+use crate::edge::spec::{Limits, Listener, Process, TlsSpec};
 use crate::observe::spec::{AdminSpec, AuditSpec};
 
 /// Memory of a machine that does not say how much it has, bytes; chosen, small.
@@ -22,6 +22,7 @@ pub fn listeners(raw: List<Part<raw::Listener>>, report: &mut Report) -> Vec<Lis
     let Some(Placed { at, value: parts }) = raw.0 else {
         return vec![Listener {
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            tls: None,
         }];
     };
     if parts.is_empty() {
@@ -45,9 +46,32 @@ pub fn listeners(raw: List<Part<raw::Listener>>, report: &mut Report) -> Vec<Lis
         if !seen.insert(value) {
             report.problem(at, "another listener above has this address; remove one");
         }
-        listeners.push(Listener { address: value });
+        let tls = raw.tls.0.and_then(|tls| self::tls(tls, report));
+        listeners.push(Listener {
+            address: value,
+            tls,
+        });
     }
     listeners
+}
+
+fn tls(Placed { at, value: raw }: Placed<raw::Tls>, report: &mut Report) -> Option<TlsSpec> {
+    let certificate = raw.certificate.must("certificate", at, report);
+    let private_key = raw.private_key.must("private_key", at, report);
+    let client_ca = raw.client_ca.take(report);
+    for placed in [&certificate, &private_key, &client_ca]
+        .into_iter()
+        .flatten()
+    {
+        if !placed.value.0.exists() {
+            report.warning(placed.at, NOT_SEEN);
+        }
+    }
+    Some(TlsSpec {
+        certificate: certificate?.value.0,
+        private_key: private_key?.value.0,
+        client_ca: client_ca.map(|placed| placed.value.0),
+    })
 }
 
 pub fn admin(raw: Part<raw::Admin>, listeners: &[Listener], report: &mut Report) -> AdminSpec {

@@ -12,10 +12,13 @@ use super::field::{Later, List, Named, Part, Slot};
 use super::leaf::{FilePath, Memory, Name, Size};
 use super::policy::ErrorCode;
 use super::route::{PathGlob, Prefix};
+use super::rules::{Alternatives, Beginning, Reason, Status, Word};
 use super::secret::Literal;
 use super::upstream::{Label, ModelGlob};
-use crate::admission::Dialect;
+use crate::admission::day::Day;
 use crate::admission::policy::{Mode, OnHoldTimeout};
+use crate::admission::rules::Then;
+use crate::admission::{Dialect, Verdict};
 use crate::edge::spec::{Auth, BaseUrl, Http2, ProxySpec, WebSocket};
 use crate::pool::{Balance, HeaderSource, SecretSource};
 
@@ -59,8 +62,20 @@ pub struct File {
 pub struct Listener {
     /// HOST:PORT on a loopback address.
     pub address: Slot<SocketAddr>,
-    #[schemars(skip)]
-    pub tls: Later,
+    /// Certificate and key; HTTP/2 by ALPN. Default: no TLS.
+    pub tls: Part<Tls>,
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("required" = ["certificate", "private_key"]))]
+pub struct Tls {
+    /// PEM file: the certificate, then those between it and its CA.
+    pub certificate: Slot<FilePath>,
+    /// PEM file: its private key.
+    pub private_key: Slot<FilePath>,
+    /// PEM file: clients must show a certificate signed by one of these. Default: clients need none.
+    pub client_ca: Slot<FilePath>,
 }
 
 #[derive(Default, Deserialize, JsonSchema)]
@@ -197,8 +212,53 @@ pub struct Admission {
     pub retry_after: Part<RetryAfter>,
     /// What server_is_overloaded and slow_down become for the client; `keep` leaves them. Default: server_error.
     pub client_error_code: Slot<ErrorCode>,
-    #[schemars(skip)]
-    pub rules: Later,
+    /// The operator's own rules, asked in this order before the built-in ones; at most 64.
+    pub rules: List<Part<Rule>>,
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend(
+    "required" = ["name", "when", "verdict"],
+    "oneOf" = [{ "required": ["expires"] }, { "required": ["permanent", "reason"] }]
+))]
+pub struct Rule {
+    /// Its name in audit and metrics; not that of a built-in rule.
+    pub name: Slot<Name>,
+    /// Its conditions: all that are given must hold, at least one.
+    pub when: Part<When>,
+    /// What the refusal then is.
+    pub verdict: Slot<Verdict>,
+    /// How long what the verdict excludes stays out, where the answer says nothing of it. Default: the verdict's own time.
+    pub hold: Slot<Duration>,
+    /// Whether another credential is asked. Default: what the verdict says.
+    pub then: Slot<Then>,
+    /// Its last day, in UTC.
+    pub expires: Slot<Day>,
+    /// It never ends.
+    pub permanent: Slot<bool>,
+    /// Why it never ends.
+    pub reason: Slot<Reason>,
+}
+
+/// Each condition is a value, or a list of values of which any will do.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("minProperties" = 1))]
+pub struct When {
+    /// Statuses: the one that the error states itself inside a 2xx, else the answer's.
+    pub status: Slot<Alternatives<Status>>,
+    /// Dialects of the upstream.
+    pub dialect: Slot<Alternatives<Dialect>>,
+    /// Names of upstreams.
+    pub upstream: Slot<Alternatives<Name>>,
+    /// The error's code, compared whole.
+    pub code: Slot<Alternatives<Word>>,
+    /// The error's type, compared whole.
+    #[serde(rename = "type")]
+    pub kind: Slot<Alternatives<Word>>,
+    /// How the error's message begins; case and white space do not matter.
+    pub message_prefix: Slot<Alternatives<Beginning>>,
 }
 
 #[derive(Default, Deserialize, JsonSchema)]

@@ -210,6 +210,9 @@ fn known_upstream(
     None
 }
 
+/// Of a file that the configuration names.
+pub const NOT_SEEN: &str = "this file does not exist or cannot be seen by this user; berth must be able to read it when it starts";
+
 /// Says what cannot be found now. A service may be given it later, so it is no error.
 pub fn warn_if_absent(at: Place, source: &SecretSource, report: &mut Report) {
     match source {
@@ -217,10 +220,7 @@ pub fn warn_if_absent(at: Place, source: &SecretSource, report: &mut Report) {
             at,
             "this environment variable is not set here; the service must set it, or berth will not start",
         ),
-        SecretSource::File(path) if !path.exists() => report.warning(
-            at,
-            "this file does not exist or cannot be seen by this user; berth must be able to read it when it starts",
-        ),
+        SecretSource::File(path) if !path.exists() => report.warning(at, NOT_SEEN),
         SecretSource::Env(_) | SecretSource::File(_) | SecretSource::Systemd(_) => {}
     }
 }

@@ -26,9 +26,10 @@ use pingora::proxy::subrequest::{BodyMode, Ctx as SubrequestCtx};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
 
+use crate::admission::Endpoint;
 use crate::admission::coding::Decoder;
 use crate::admission::gate::{CommitReason, Gate, Refusal, Step, TERMINAL_WAIT};
-use crate::admission::{Dialect, Endpoint};
+use crate::admission::rules::Reading;
 use crate::pool::{MemoryBudget, Reservation};
 
 use super::body::{BodyFault, Next, Source};
@@ -45,8 +46,8 @@ const STALLED: Duration = Duration::from_secs(60);
 pub struct Purpose {
     /// The request's endpoint.
     pub endpoint: Endpoint,
-    /// The upstream's dialect.
-    pub dialect: Dialect,
+    /// By what its answer is read.
+    pub reading: Reading,
     /// The request asks for a stream.
     pub streamed: bool,
     /// The request was a HEAD.
@@ -380,12 +381,12 @@ impl Attempt {
         let Head { answer, decoder } = head::read(&head, self.purpose.head_only);
         let Purpose {
             endpoint,
-            dialect,
+            ref reading,
             streamed,
             max_bytes,
             ..
         } = self.purpose;
-        let (gate, step) = Gate::new(endpoint, dialect, answer, streamed, max_bytes);
+        let (gate, step) = Gate::new(endpoint, reading.clone(), answer, streamed, max_bytes);
         self.held = Some(Holding {
             head,
             gate,

@@ -20,9 +20,9 @@ use crate::admission::ask::Ask;
 use crate::admission::coding::Decoder;
 use crate::admission::gate::{CommitReason, Gate, Refusal, Step};
 use crate::admission::policy::{ClientErrorCode, Mode};
-use crate::admission::retry_after::stated;
+use crate::admission::rules::Reading;
 use crate::admission::stream::Stream;
-use crate::admission::{Dialect, Endpoint, Verdict};
+use crate::admission::{Endpoint, Verdict};
 use crate::observe::record::CredentialName;
 use crate::observe::words::{Outcome, Then};
 use crate::pool::{self, Choice, Lease, RouteIndex, Stated};
@@ -50,6 +50,7 @@ pub struct Clean {
     plan: Plan,
     lease: Lease,
     upstream: Arc<Upstream>,
+    reading: Reading,
     sent: Instant,
     observing: bool,
     told: Told,
@@ -132,6 +133,7 @@ impl Edge {
             tale,
             plan,
             lease,
+            reading: self.reading(&upstream),
             upstream,
             sent: Instant::now(),
             observing: self.policy.mode == Mode::Observe,
@@ -224,9 +226,9 @@ impl Clean {
                 .heard(credential, &response.headers, Instant::now());
             let head_only = session.req_header().method == http::Method::HEAD;
             let Head { answer, decoder } = head::read(response, head_only);
-            let (endpoint, dialect) = (self.plan.endpoint, self.upstream.spec.dialect);
+            let (endpoint, reading) = (self.plan.endpoint, self.reading.clone());
             let streamed = self.plan.ask.stream;
-            let (gate, step) = Gate::new(endpoint, dialect, answer, streamed, self.max_bytes);
+            let (gate, step) = Gate::new(endpoint, reading, answer, streamed, self.max_bytes);
             self.headers = Some(response.headers.clone());
             self.watched = Watched::Opening(Box::new(gate), decoder);
             self.step(step);
@@ -307,15 +309,10 @@ impl Clean {
                 .headers
                 .as_ref()
                 .filter(|_| head_is_its_own(refusal.shape));
-            stated(verdict, &refusal.facts, headers, SystemTime::now())
+            refusal.stated(headers, SystemTime::now())
         });
         if self.observing {
-            let stated = stated.map(|stated| Stated {
-                after: stated.after,
-                basis: stated.basis,
-                pair_only: false,
-            });
-            let model = self.plan.ask.model.as_deref();
+            let (model, stated) = (self.plan.ask.model.as_deref(), stated.map(Stated::from));
             self.lease.learn(model, verdict, stated, Instant::now());
         }
         let outcome = match verdict {
@@ -355,8 +352,7 @@ impl Clean {
                 else {
                     return;
                 };
-                let (endpoint, dialect) = (self.plan.endpoint, self.upstream.spec.dialect);
-                let mut stream = watcher(&gate, endpoint, dialect);
+                let mut stream = watcher(&gate, self.plan.endpoint, self.reading.clone());
                 for piece in gate.into_held() {
                     stream.pass(piece, &mut Vec::new());
                 }
@@ -366,11 +362,11 @@ impl Clean {
     }
 }
 
-fn watcher(gate: &Gate, endpoint: Endpoint, dialect: Dialect) -> Stream {
+fn watcher(gate: &Gate, endpoint: Endpoint, reading: Reading) -> Stream {
     if gate.reads_frames() {
-        Stream::events(endpoint, dialect, ClientErrorCode::Keep)
+        Stream::events(endpoint, reading, ClientErrorCode::Keep)
     } else {
-        Stream::opaque(endpoint, dialect)
+        Stream::opaque(endpoint, reading)
     }
 }
 

@@ -111,11 +111,20 @@ impl Additions {
     }
 }
 
+/// What may be changed of an answer on its way.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'a> {
+    /// Nothing of its body: a rule says that it passes as it came.
+    Nothing,
+    /// The codes of failures; and a stream's end is looked after.
+    Failures(&'a ClientErrorCode),
+}
+
 /// Delivers a held answer to its end. `None` where there is no head to deliver.
 pub async fn deliver(
     mut attempt: Attempt,
     session: &mut Session,
-    code: &ClientErrorCode,
+    change: Change<'_>,
     additions: &Additions,
 ) -> Option<Delivery> {
     let Holding {
@@ -123,12 +132,14 @@ pub async fn deliver(
         gate,
         mut decoder,
     } = attempt.release()?;
-    let (endpoint, dialect) = (attempt.purpose().endpoint, attempt.purpose().dialect);
+    let (endpoint, reading) = (
+        attempt.purpose().endpoint,
+        attempt.purpose().reading.clone(),
+    );
     let frames = gate.reads_frames();
-    let mut stream = if frames {
-        Stream::events(endpoint, dialect, code.clone())
-    } else {
-        Stream::opaque(endpoint, dialect)
+    let mut stream = match change {
+        Change::Failures(code) if frames => Stream::events(endpoint, reading, code.clone()),
+        Change::Failures(_) | Change::Nothing => Stream::opaque(endpoint, reading),
     };
     let mut held = gate.into_held();
     let whole = attempt.ended && !frames;
@@ -139,7 +150,10 @@ pub async fn deliver(
         let body = held.concat();
         usage = Usage::of_document(&body);
         document_id = facts::id_of_document(&body);
-        let change = rewrite::document(&body, code);
+        let change = match change {
+            Change::Failures(code) => rewrite::document(&body, code),
+            Change::Nothing => None,
+        };
         rewritten = change.as_ref().map(|c| (c.from, c.places as u64));
         if change.is_some() {
             headers::body_changed(&mut head);

@@ -27,7 +27,6 @@ use pingora::proxy::Session;
 use crate::admission::Verdict;
 use crate::admission::gate::{CommitReason, Refusal};
 use crate::admission::policy::{ClientErrorCode, OnHoldTimeout};
-use crate::admission::retry_after::stated;
 use crate::admission::verdict::{HoldOut, Switch, Telling};
 use crate::observe::record::CredentialName;
 use crate::observe::words::{Blocked, Outcome, Then};
@@ -36,7 +35,7 @@ use crate::pool::{self, CredentialIndex, Lease, RouteIndex, Stated};
 use super::answer::Answer;
 use super::attempt::{Attempt, Held};
 use super::body::Body;
-use super::delivery::{Additions, End, bounded, deliver};
+use super::delivery::{Additions, Change, End, bounded, deliver};
 use super::owners::Thing;
 use super::request::{Plan, Served, TURN_STATE};
 use super::state::Edge;
@@ -277,7 +276,7 @@ impl<'a> Course<'a> {
         let verdict = refusal.ruling.verdict;
         let headers = attempt.head().map(|head| &head.headers);
         let headers = headers.filter(|_| head_is_its_own(refusal.shape));
-        let stated = stated(verdict, &refusal.facts, headers, SystemTime::now());
+        let stated = refusal.stated(headers, SystemTime::now());
         self.learn(&lease, verdict, stated, Some(&refusal));
         if verdict == Verdict::Capacity {
             self.without_seat.push(pool::Refused {
@@ -291,9 +290,10 @@ impl<'a> Course<'a> {
         }
         // What only a switch brought about is answered as the refusal before it.
         let brought_about = verdict == Verdict::State && self.refused.is_some();
-        let passes = verdict.switch() == Switch::No || !self.plan.endpoint.may_be_repeated();
+        let stays = refusal.ruling.switch() == Switch::No;
+        let passes = stays || !self.plan.endpoint.may_be_repeated();
         if passes && !brought_about {
-            if verdict.switch() != Switch::No {
+            if !stays {
                 self.tale.blocked(Blocked::NotRepeatable);
             }
             let told = (verdict, Some(&*refusal));
@@ -346,12 +346,8 @@ impl<'a> Course<'a> {
         stated: Option<crate::admission::retry_after::Stated>,
         refusal: Option<&Refusal>,
     ) {
-        let stated = stated.map(|stated| Stated {
-            after: stated.after,
-            basis: stated.basis,
-            pair_only: false,
-        });
         let model = self.plan.ask.model.as_deref();
+        let stated = stated.map(Stated::from);
         self.edge.learn(lease, model, (verdict, stated));
         if let Some(refusal) = refusal {
             log::info!(
@@ -403,7 +399,11 @@ impl<'a> Course<'a> {
         // From here on nothing is sent twice: the body's memory is free for others.
         drop(body);
         let code = &edge.policy.client_error_code;
-        let Some(delivery) = deliver(attempt, session, code, &additions).await else {
+        let change = match refusal {
+            Some(refusal) if refusal.ruling.passes_untouched() => Change::Nothing,
+            Some(_) | None => Change::Failures(code),
+        };
+        let Some(delivery) = deliver(attempt, session, change, &additions).await else {
             edge.finish(tale, Outcome::UpstreamError);
             return Served::Broken;
         };
@@ -415,14 +415,17 @@ impl<'a> Course<'a> {
             tale.rewrote(from, to, times);
         }
         let outcome = delivery.outcome(verdict);
-        if let Some(corrected) = delivery.corrected() {
+        // An error that is passed on stays what it was called.
+        if let Some(corrected) = delivery.corrected().filter(|_| refusal.is_none()) {
             tale.correct_last(corrected, delivery.failure.as_ref());
             if delivery.end != End::ClientGone {
                 tale.blocked(Blocked::OutputStarted);
             }
             let model = plan.ask.model.as_deref();
-            let learned = delivery.failure.as_ref().map(|f| f.ruling.verdict);
-            edge.learn(lease, model, (learned.unwrap_or(corrected), None));
+            let failure = delivery.failure.as_ref();
+            let learned = failure.map_or(corrected, |failure| failure.ruling.verdict);
+            let stated = failure.and_then(|failure| failure.stated(None, SystemTime::now()));
+            edge.learn(lease, model, (learned, stated.map(Stated::from)));
         }
         edge.finish(tale, outcome);
         match delivery.end {

@@ -25,4 +25,5 @@ pub mod spec;
 pub mod state;
 mod tale;
 mod task;
+pub mod tls;
 mod upstream;

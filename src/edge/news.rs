@@ -5,6 +5,7 @@
 //! its own successor what it hears. Promises: news never hold a request up (what does not fit into the
 //! queue is dropped), and nothing in them is a secret or the name of a session.
 
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -71,10 +72,11 @@ const QUEUE: usize = 10_000;
 pub type Newsreel = mpsc::Receiver<News>;
 
 impl Edge {
-    /// From now on what happens is told; `None` where it is told already.
-    pub fn begin_news(&self) -> Option<Newsreel> {
+    /// From now on what happens is told, to this reader and no other.
+    pub fn begin_news(&self) -> Newsreel {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        self.heir.set(sender).ok().map(|()| receiver)
+        *self.heir.write().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        receiver
     }
 
     /// What is in flight and what was counted, told together, once a second.
@@ -216,7 +218,8 @@ impl Edge {
     }
 
     fn announce(&self, news: impl FnOnce() -> News) {
-        if let Some(heir) = self.heir.get() {
+        let heir = self.heir.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(heir) = heir.as_ref().filter(|it| !it.is_closed()) {
             let _ = heir.try_send(news());
         }
     }

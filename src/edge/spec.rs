@@ -16,6 +16,19 @@ use crate::pool::{Balance, CredentialId, SecretSource};
 pub struct Listener {
     /// Address and port.
     pub address: SocketAddr,
+    /// Certificate and key, where clients come with TLS.
+    pub tls: Option<TlsSpec>,
+}
+
+/// The files of a listener with TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsSpec {
+    /// The certificate and those between it and its CA, PEM.
+    pub certificate: PathBuf,
+    /// Its key, PEM.
+    pub private_key: PathBuf,
+    /// Certificates that a client's must be signed by; `None` asks clients for none.
+    pub client_ca: Option<PathBuf>,
 }
 
 /// The process itself.

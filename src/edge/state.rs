@@ -3,16 +3,18 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::mpsc;
 
+use crate::admission::day::Day;
+use crate::admission::rules::Reading;
 use crate::admission::{Dialect, Policy};
 use crate::observe::admin::{Control, Order, UnknownCredential};
 use crate::observe::ids::SessionKey;
 use crate::observe::safe::SafeText;
-use crate::observe::snapshot::{self, CredentialView, MemoryView, ModelView, Snapshot};
+use crate::observe::snapshot::{self, CredentialView, MemoryView, ModelView, RuleView, Snapshot};
 use crate::observe::trail::Trail;
 use crate::pool::{
     BY_SCORE, CredentialId, CredentialIndex, CredentialSpec, MemoryBudget, PairView, Pool,
@@ -73,7 +75,7 @@ pub struct Edge {
     pub waiting: AtomicUsize,
     draining: AtomicBool,
     /// Told what happens, once another process has taken over.
-    pub(super) heir: OnceLock<mpsc::Sender<News>>,
+    pub(super) heir: RwLock<Option<mpsc::Sender<News>>>,
 }
 
 /// The edge cannot be put together.
@@ -149,7 +151,7 @@ impl Edge {
             owners: Owners::default(),
             waiting: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
-            heir: OnceLock::new(),
+            heir: RwLock::new(None),
         })
     }
 
@@ -161,6 +163,16 @@ impl Edge {
     /// The upstream of a credential.
     pub fn upstream(&self, credential: CredentialIndex) -> Option<&Arc<Upstream>> {
         self.of_credential.get(credential.0)
+    }
+
+    /// By what an answer of `upstream` is read, to an attempt that begins now.
+    pub fn reading(&self, upstream: &Upstream) -> Reading {
+        Reading {
+            rules: self.policy.rules.clone(),
+            today: today(),
+            dialect: upstream.spec.dialect,
+            upstream: upstream.name.clone(),
+        }
     }
 
     /// The dialect that a route's clients speak; OpenAI's outside every route.
@@ -232,6 +244,20 @@ impl Control for Edge {
             full: true,
             waiting,
         });
+        let today = today();
+        let rules = self.policy.rules.all().map(|rule| RuleView {
+            name: rule.name.clone(),
+            source: rule.origin.as_str(),
+            verdict: rule.verdict,
+            expires: rule.expires(),
+            expired: rule.is_expired(today),
+        });
+        let expired = self.policy.rules.expired(today).map(|(rule, last)| {
+            format!(
+                "the rule {} has expired: its last day was {last}, and it matches nothing any more",
+                rule.name
+            )
+        });
         Snapshot {
             draining: !self.ready(),
             credentials: credentials.collect(),
@@ -241,7 +267,8 @@ impl Control for Edge {
                 used: self.memory.used() as u64,
                 limit: self.memory.limit() as u64,
             },
-            warnings: self.warnings.clone(),
+            rules: rules.collect(),
+            warnings: self.warnings.iter().cloned().chain(expired).collect(),
         }
     }
 
@@ -325,6 +352,10 @@ fn basis(view: &PairView) -> String {
         "score {:.0}, {:.0} above its siblings: {} newcomers refused here and admitted elsewhere, {} admitted here",
         view.score, view.excess, view.evidence.refused, view.evidence.admitted
     )
+}
+
+fn today() -> Day {
+    Day::of(SystemTime::now())
 }
 
 fn route_name(route: &RouteSpec) -> &str {

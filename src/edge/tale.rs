@@ -125,7 +125,7 @@ impl Tale {
             shape: refusal.map(|r| r.shape),
             status: told.status,
             code: code.map(SafeCode::new),
-            rule: refusal.map(|r| r.ruling.rule.into()),
+            rule: refusal.map(|r| r.ruling.rule.clone()),
             ms_to_verdict,
             held_frames: told.held.0,
             held_bytes: told.held.1,
@@ -142,7 +142,7 @@ impl Tale {
             last.verdict = verdict;
             if let Some(refusal) = refusal {
                 last.shape = Some(refusal.shape);
-                last.rule = Some(refusal.ruling.rule.into());
+                last.rule = Some(refusal.ruling.rule.clone());
                 last.code = refusal.facts.code.as_deref().map(SafeCode::new);
             }
         }

@@ -43,7 +43,7 @@ const MOST_ADDRESSES: usize = 64;
 /// An upstream.
 pub struct Upstream {
     /// Its name in the configuration.
-    pub name: String,
+    pub name: Arc<str>,
     /// As configured.
     pub spec: UpstreamSpec,
     /// `host` or `host:port`, as a request names it.
@@ -122,7 +122,7 @@ impl Upstream {
             }
         };
         Ok(Upstream {
-            name: name.to_owned(),
+            name: name.into(),
             spec,
             authority,
             addresses: RwLock::default(),

@@ -66,7 +66,9 @@ fn aged(reading: &Reading, age: Duration) -> AllowanceStatus {
     let left = reading.resets_in.map(|time| time.saturating_sub(age));
     AllowanceStatus {
         meter: reading.meter.as_str(),
-        used_percent: reading.used_percent.map(|used| (used * 10.0).round() / 10.0),
+        used_percent: reading
+            .used_percent
+            .map(|used| (used * 10.0).round() / 10.0),
         limit: reading.limit,
         remaining: reading.remaining,
         window_s: reading.window.map(|time| time.as_secs()),

@@ -129,7 +129,7 @@ impl Metrics {
                 .commits
                 .get_metric_with_label_values(&[reason.as_str()])?;
         }
-        for name in [Dialect::OpenAi, Dialect::Anthropic].map(dialect) {
+        for name in [Dialect::OpenAi, Dialect::Anthropic].map(Dialect::as_str) {
             metrics.terminals.get_metric_with_label_values(&[name])?;
         }
         Ok(metrics)
@@ -168,7 +168,7 @@ impl Metrics {
             );
         }
         if let Some(of) = record.terminal_synthesised {
-            add(&self.terminals, [dialect(of)], 1);
+            add(&self.terminals, [of.as_str()], 1);
         }
         if let Some(time) = record.first_output
             && let Ok(histogram) = self.first_output.get_metric_with_label_values(&[route])
@@ -180,6 +180,9 @@ impl Metrics {
 
     /// The text for Prometheus: what was counted, and the pool as `snapshot` shows it.
     pub fn render(&self, snapshot: &Snapshot, audit_lost: u64) -> String {
+        for rule in &snapshot.rules {
+            add(&self.rule_hits, [&*rule.name], 0);
+        }
         let mut families = self.registry.gather();
         let of_pool = scrape::families(snapshot, &self.models, audit_lost);
         families.extend(of_pool.unwrap_or_else(|error| {
@@ -275,13 +278,6 @@ fn add<const N: usize>(counter: &IntCounterVec, labels: [&str; N], by: u64) {
     match counter.get_metric_with_label_values(&labels) {
         Ok(series) => series.inc_by(by),
         Err(error) => debug_assert!(false, "{error}"),
-    }
-}
-
-fn dialect(dialect: Dialect) -> &'static str {
-    match dialect {
-        Dialect::OpenAi => "openai",
-        Dialect::Anthropic => "anthropic",
     }
 }
 

@@ -9,6 +9,7 @@ pub mod admin;
 pub mod allowances;
 pub mod audit;
 pub mod brief;
+pub mod hits;
 pub mod ids;
 pub mod log;
 pub mod metrics;

@@ -91,7 +91,9 @@ fn refusal(
 
 /// The formatter panics before 1970 and fails after 9999: such a clock is told as 1970.
 fn rfc3339(at: SystemTime) -> String {
-    let within = at.duration_since(UNIX_EPOCH).is_ok_and(|age| age < YEAR_9999);
+    let within = at
+        .duration_since(UNIX_EPOCH)
+        .is_ok_and(|age| age < YEAR_9999);
     let at = if within { at } else { UNIX_EPOCH };
     humantime::format_rfc3339_seconds(at).to_string()
 }

@@ -161,9 +161,11 @@ fn whole(number: u64) -> i64 {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::admission::Verdict;
+    use crate::admission::day::Day;
     use crate::observe::metrics::Metrics;
     use crate::observe::safe::SafeText;
-    use crate::observe::snapshot::{CredentialView, MemoryView, ModelView};
+    use crate::observe::snapshot::{CredentialView, MemoryView, ModelView, RuleView};
     use crate::pool::CredentialId;
     use std::time::Duration;
 
@@ -178,6 +180,13 @@ pub(super) mod tests {
                 .collect(),
             in_flight: 2,
             state: PairState::Ready,
+        };
+        let rule = |name: &str, source, expires| RuleView {
+            name: name.into(),
+            source,
+            verdict: Verdict::Capacity,
+            expires,
+            expired: false,
         };
         let model = SafeText::new("gpt-5.6-sol");
         Snapshot {
@@ -213,6 +222,10 @@ pub(super) mod tests {
                 full: true,
                 waiting: 4,
             }],
+            rules: vec![
+                rule("openai-overloaded", "configured", Day::parse("2027-03-01")),
+                rule("capacity", "built_in", None),
+            ],
             memory: MemoryView {
                 used: 1_024,
                 limit: 4_096,

@@ -5,10 +5,12 @@
 //! not in it does not exist.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::safe::SafeText;
-use crate::admission::PairState;
+use crate::admission::day::Day;
+use crate::admission::{PairState, Verdict};
 use crate::pool::CredentialId;
 
 /// The pool at one moment.
@@ -22,6 +24,8 @@ pub struct Snapshot {
     pub pairs: Vec<PairView>,
     /// Every model about which something is known.
     pub models: Vec<ModelView>,
+    /// Every rule, in the order in which they are asked.
+    pub rules: Vec<RuleView>,
     /// Bytes of requests and answers that are kept.
     pub memory: MemoryView,
     /// What an operator should look at, in words of berth's own.
@@ -73,6 +77,21 @@ pub struct ModelView {
     pub full: bool,
     /// Requests that wait for a seat.
     pub waiting: u64,
+}
+
+/// A rule at one moment.
+#[derive(Clone, Debug)]
+pub struct RuleView {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Whose it is.
+    pub source: &'static str,
+    /// What it means.
+    pub verdict: Verdict,
+    /// Its last day.
+    pub expires: Option<Day>,
+    /// Whether that is over.
+    pub expired: bool,
 }
 
 /// Memory at one moment.

@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::allowances::AllowanceStatus;
+use super::hits::RuleHits;
 use super::refusals::RefusalStatus;
-use super::snapshot::{CredentialView, Snapshot};
+use super::snapshot::{CredentialView, RuleView, Snapshot};
 use super::window::{Count, Spans};
 use crate::pool::CredentialId;
 
@@ -32,6 +33,8 @@ pub struct Status {
     pub models: Vec<ModelStatus>,
     /// The latest refusals, newest first.
     pub refusals: Vec<RefusalStatus>,
+    /// Every rule, in the order in which they are asked.
+    pub rules: Vec<RuleStatus>,
     /// Bytes that are kept.
     pub memory: MemoryStatus,
     /// What an operator should look at.
@@ -93,6 +96,25 @@ pub struct ModelStatus {
     pub waiting: u64,
 }
 
+/// A rule.
+#[derive(Clone, Debug, Serialize)]
+pub struct RuleStatus {
+    /// Its name.
+    pub name: String,
+    /// `built_in` or `configured`.
+    pub source: &'static str,
+    /// What it means.
+    pub verdict: &'static str,
+    /// How often it has decided, since the start of the process.
+    pub hits: u64,
+    /// When it last did (RFC 3339), if ever.
+    pub last_hit: Option<String>,
+    /// Its last day, if it has one.
+    pub expires: Option<String>,
+    /// Whether that is over: it matches nothing any more.
+    pub expired: bool,
+}
+
 /// Memory.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct MemoryStatus {
@@ -103,7 +125,7 @@ pub struct MemoryStatus {
 }
 
 /// A number for each span of time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpanCounts {
     /// The last 15 minutes.
     #[serde(rename = "15m")]
@@ -146,6 +168,7 @@ impl Status {
     pub fn new(
         snapshot: &Snapshot,
         spans: Vec<(CredentialId, String, Spans)>,
+        hits: &RuleHits,
         uptime: Duration,
     ) -> Status {
         let credentials: BTreeMap<&str, &CredentialView> = snapshot
@@ -214,6 +237,11 @@ impl Status {
                 })
                 .collect(),
             refusals: Vec::new(),
+            rules: snapshot
+                .rules
+                .iter()
+                .map(|view| rule_status(view, hits))
+                .collect(),
             memory: MemoryStatus {
                 used: snapshot.memory.used,
                 limit: snapshot.memory.limit,
@@ -231,6 +259,19 @@ fn credential_status(view: &CredentialView) -> CredentialStatus {
         in_flight: view.in_flight,
         state: view.state.as_str(),
         allowance: Vec::new(),
+    }
+}
+
+fn rule_status(view: &RuleView, hits: &RuleHits) -> RuleStatus {
+    let hits = hits.of(&view.name);
+    RuleStatus {
+        name: view.name.to_string(),
+        source: view.source,
+        verdict: view.verdict.as_str(),
+        hits: hits.map_or(0, |hits| hits.count),
+        last_hit: hits.map(|hits| humantime::format_rfc3339_seconds(hits.last).to_string()),
+        expires: view.expires.map(|day| day.to_string()),
+        expired: view.expired,
     }
 }
 
@@ -277,6 +318,7 @@ mod tests {
         let status = Status::new(
             &pool(),
             counts.spans(Duration::ZERO),
+            &RuleHits::default(),
             Duration::from_secs(90),
         );
         let rows: Vec<_> = status
@@ -302,7 +344,9 @@ mod tests {
 
     #[test]
     fn the_document_has_the_promised_names() {
-        let status = Status::new(&pool(), Vec::new(), Duration::from_secs(90));
+        let hits = RuleHits::default();
+        hits.record(&failed_over());
+        let status = Status::new(&pool(), Vec::new(), &hits, Duration::from_secs(90));
         let json = serde_json::to_value(&status).unwrap();
         let pieces = |piece_s: u64, count: usize| {
             let none = vec![0; count];
@@ -327,6 +371,12 @@ mod tests {
             json["memory"],
             serde_json::json!({"used": 1_024, "limit": 4_096})
         );
+        let rule = serde_json::json!({
+            "name": "openai-overloaded", "source": "configured", "verdict": "capacity", "hits": 1,
+            "last_hit": "2026-04-01T12:00:05Z", "expires": "2027-03-01", "expired": false,
+        });
+        assert_eq!(json["rules"][0], rule);
+        assert_eq!(json["rules"][1]["last_hit"], serde_json::Value::Null);
         assert_eq!(json["warnings"][0], "rule vendor-x-busy has expired");
     }
 
@@ -337,6 +387,7 @@ mod tests {
         let status = Status::new(
             &Snapshot::default(),
             counts.spans(Duration::ZERO),
+            &RuleHits::default(),
             Duration::ZERO,
         );
         assert_eq!(status.pairs.len(), 0);

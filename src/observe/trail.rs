@@ -9,6 +9,7 @@ use http::HeaderMap;
 
 use super::allowances::Allowances;
 use super::audit::Audit;
+use super::hits::RuleHits;
 use super::metrics::Metrics;
 use super::record::Record;
 use super::refusals::Refusals;
@@ -26,6 +27,7 @@ pub struct Trail {
     counts: Counts,
     refusals: Refusals,
     allowances: Allowances,
+    hits: RuleHits,
     started: Instant,
 }
 
@@ -38,6 +40,7 @@ impl Trail {
             counts: Counts::default(),
             refusals: Refusals::default(),
             allowances: Allowances::default(),
+            hits: RuleHits::default(),
             started,
         })
     }
@@ -47,6 +50,7 @@ impl Trail {
         self.metrics.record(&record);
         self.counts.record(&record, self.age(now));
         self.refusals.record(&record);
+        self.hits.record(&record);
         self.audit.write(record);
     }
 
@@ -63,7 +67,7 @@ impl Trail {
     /// The document behind `berth status`.
     pub fn status(&self, snapshot: &Snapshot, now: Instant) -> Status {
         let age = self.age(now);
-        let mut status = Status::new(snapshot, self.counts.spans(age), age);
+        let mut status = Status::new(snapshot, self.counts.spans(age), &self.hits, age);
         for (view, shown) in snapshot.credentials.iter().zip(&mut status.credentials) {
             shown.allowance = self.allowances.of(&view.id, age);
         }

@@ -369,8 +369,8 @@ mod tests {
         };
         let first = (vec![(12, 1), (14, 1)], vec![(11, 2)], vec![(23, 2)]);
         assert_eq!(places(MINUTE * 2), first);
-        // The clock's zero is a full hour.
-        let later = (vec![(1, 1)], vec![(9, 2)], vec![(23, 2)]);
+        // Thirteen and fifteen minutes ago; the clock's zero is a full hour.
+        let later = (vec![(1, 1)], vec![(8, 1), (9, 1)], vec![(23, 2)]);
         assert_eq!(places(MINUTE * 15), later);
         assert_eq!(places(HOUR + QUARTER), (vec![], vec![], vec![(22, 2)]));
     }

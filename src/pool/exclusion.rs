@@ -17,7 +17,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::admission::{HoldOut, PairState, Scope, Verdict};
+use crate::admission::{HoldOut, PairState, Scope, Verdict, retry_after};
 
 mod entry;
 mod handover;
@@ -37,10 +37,20 @@ pub type Basis = &'static str;
 pub struct Stated {
     /// Time from now to its end; kept within sensible bounds.
     pub after: Duration,
-    /// Where that was read: `retry_after` or `upstream_reset`.
+    /// Where that was read: `retry_after`, `upstream_reset` or `rule`.
     pub basis: Basis,
     /// Only this model's share of the quota is spent.
     pub pair_only: bool,
+}
+
+impl From<retry_after::Stated> for Stated {
+    fn from(stated: retry_after::Stated) -> Stated {
+        Stated {
+            after: stated.after,
+            basis: stated.basis,
+            pair_only: false,
+        }
+    }
 }
 
 /// Everything that excludes one credential, or its pairs, at the moment.

@@ -13,11 +13,17 @@ from edge import end, start
 PROMPT = "Say hello."
 MARKER = "berth-marker-42"
 # The marker is computed by the shell, so it appears only if the command ran.
+REVIEWER = "codex-auto-review"
+# What a user may not do without asking: with the flag below, the client asks a reviewer of its own.
+ESCALATED = json.dumps({
+    "cmd": "echo berth-marker-$((40+2))", "sandbox_permissions": "require_escalated", "justification": "Is it allowed?",
+})
+ESCALATED_CALL = {"admit": {"call": {"name": "exec_command", "arguments": ESCALATED}}}
 CALL = {"admit": {"call": {"name": "exec_command", "arguments": json.dumps({"cmd": "echo berth-marker-$((40+2))"})}}}
 
 COMMON = """\
 model = "gpt-5.5"
-approval_policy = "never"
+approval_policy = "{policy}"
 check_for_update_on_startup = false
 web_search = "disabled"
 chatgpt_base_url = "{base}"
@@ -45,6 +51,12 @@ wire_api = "responses"
 {login}
 """
 
+# The client's own list of models, with a reviewer that has a model of its own, as with a subscription.
+REVIEWED = """
+approvals_reviewer = "auto_review"
+model_catalog_json = "{catalog}"
+"""
+
 # What a user may have written, and how the client then speaks.
 PROVIDERS = {
     # A provider with a key in the environment: HTTP, plain JSON bodies.
@@ -64,15 +76,19 @@ def program():
 
 
 class Task:
-    """`codex exec`, from its start to its end."""
+    """`codex exec`, from its start to its end. `reviewed`: what needs leave is put to a reviewer."""
 
-    def __init__(self, folder, base, provider="http", key="sk-client"):
+    def __init__(self, folder, base, provider="http", key="sk-client", reviewed=False):
         self.home, self.work = folder / "home", folder / "work"
         self.home.mkdir()
         self.work.mkdir()
         top, section, words, login = PROVIDERS[provider]
         filled = section.format(base=base, **words)
-        config = COMMON.format(base=base, top=top.format(base=base), provider=filled)
+        top = top.format(base=base)
+        if reviewed:
+            top += REVIEWED.format(catalog=_catalog(folder))
+        policy = "on-request" if reviewed else "never"
+        config = COMMON.format(base=base, policy=policy, top=top, provider=filled)
         (self.home / "config.toml").write_text(config)
         if login:
             (self.home / "auth.json").write_text(json.dumps(_login(login)))
@@ -85,7 +101,8 @@ class Task:
         # The only commands are this test's own `echo`, and a container may allow no sandbox.
         command = [
             program(), "exec", "--json", "--skip-git-repo-check", "--color", "never",
-            "--dangerously-bypass-approvals-and-sandbox", "-C", str(self.work), PROMPT,
+            "--approve-for-me" if reviewed else "--dangerously-bypass-approvals-and-sandbox",
+            "-C", str(self.work), PROMPT,
         ]
         self.begun = time.monotonic()
         self.lines, self.errors = [], []
@@ -141,6 +158,25 @@ class Task:
         """Whatever the client told its user about trouble."""
         events = [event for event in self.events() if event.get("type") in ("error", "turn.failed")]
         return [json.dumps(item) for item in events + self.items("error")]
+
+
+def _catalog(folder):
+    """A file with the client's own models, of which ours sends its reviews to `REVIEWER`."""
+    empty = folder / "empty"
+    empty.mkdir()
+    command = [program(), "debug", "models", "--bundled"]
+    told = subprocess.run(
+        command, env={"CODEX_HOME": str(empty), "HOME": str(empty)}, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20, check=True,
+    )
+    models = json.loads(told.stdout)
+    ours = [model for model in models["models"] if model["slug"] == "gpt-5.5"]
+    if len(ours) != 1 or not any(model["slug"] == REVIEWER for model in models["models"]):
+        raise RuntimeError(f"the client knows no gpt-5.5 or no {REVIEWER}")
+    ours[0]["auto_review_model_override"] = REVIEWER
+    path = folder / "models.json"
+    path.write_text(json.dumps(models))
+    return path
 
 
 def _drain(pipe, lines):

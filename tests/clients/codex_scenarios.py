@@ -4,7 +4,7 @@ import datetime
 import re
 import time
 
-from codex import CALL, MARKER, Task
+from codex import CALL, ESCALATED_CALL, MARKER, REVIEWER, Task
 from edge import Edge, Lane, wait_for
 from report import Checks, Result, evidence
 from steps import SHAPES
@@ -26,6 +26,7 @@ def scenarios():
     yield "plain text", plain_text
     yield "websocket", websocket
     yield "zstd body", zstd_body
+    yield "reviewer", reviewer
     yield "control: no berth", control_without_berth
     yield "control: mode off", control_mode_off
 
@@ -69,6 +70,37 @@ def zstd_body(folder):
             checks.equal("the model in the audit", line["model"], "gpt-5.5")
     lane = Lane("task", [SHAPES["sse"]], [CALL, "admit"])
     return _through(folder, "zstd body", lane, ran=[MARKER], provider="zstd", also=compressed)
+
+
+def reviewer(folder):
+    """A command that needs leave is put to the client's own reviewer, with a model of its own: its
+    requests reach the credential of the task, of six, and so does what the task goes on with.
+
+    The simulator writes no verdict that the reviewer could give, so the command is declined.
+    """
+    begun = time.monotonic()
+    checks = Checks()
+    lane = Lane("task", *[[ESCALATED_CALL, "admit"]] * 6, affinity=True)
+    with Edge(folder, [lane]) as edge:
+        with Task(folder, edge.base(lane), reviewed=True) as task:
+            checks.equal("exit", task.finish(60), 0)
+        asked = [line for line in edge.sim_log(lane) if line["method"] == "POST"]
+        reviews = [line for line in asked if ["x-openai-subagent", "guardian"] in line["headers"]]
+        own = [line for line in asked if line not in reviews]
+        checks.that(reviews, "the client asked no reviewer, so nothing was tested")
+        checks.equal("models of the reviews", {line["model"] for line in reviews} - {REVIEWER}, set())
+        checks.equal("requests of the task itself", len(own), 2)
+        checks.that(asked and own[0] is asked[0], "a review came first")
+        homes = {line["credential"] for line in asked}
+        checks.equal("credentials that the simulator saw", len(homes), 1)
+        checks.that(any(f"Hello from {home}." in task.said() for home in homes), f"it said {task.said()}")
+        audit = _requests(edge.audited(lane, checks))
+        checks.equal("sessions in the audit", len({line["session"] for line in audit}), 1)
+        checks.equal("outcomes", {line["outcome"] for line in audit}, {"ok"})
+        shown = evidence(task.output(), edge, lane) if checks.faults else ""
+    got = f"{len(own)} requests and {len(reviews)} reviews at one credential"
+    expected = "the reviewer lands on the task's credential"
+    return Result("reviewer", CLIENT, expected, checks, got, shown, time.monotonic() - begun)
 
 
 def all_refuse(folder, shape):

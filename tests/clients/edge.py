@@ -70,7 +70,9 @@ def wait_for(condition, seconds, what):
 class Lane:
     """A route whose credentials take these steps: `NAME-a` the first list, `NAME-b` the second, ..."""
 
-    def __init__(self, name, *tracks):
+    def __init__(self, name, *tracks, affinity=False):
+        # Without it the order listed decides, not where a session lives.
+        self.affinity = affinity
         self.name = name.replace("_", "-").replace(" ", "-")
         self.credentials = {f"{self.name}-{letter}": steps for letter, steps in zip("abcdefgh", tracks)}
 
@@ -205,8 +207,7 @@ class Edge:
                     "path_prefix": f"/{lane.name}/v1",
                     "credentials": list(lane.credentials),
                     "balance": "fill_first",
-                    # The order listed decides, not where a session lives.
-                    "affinity": {"enabled": False},
+                    "affinity": {"enabled": lane.affinity},
                 }
                 for lane in self.lanes.values()
             ],

@@ -12,8 +12,8 @@ pub mod wire;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -71,20 +71,10 @@ impl Berth {
         let file = dir.path().join("berth.yaml");
         std::fs::write(&file, text).unwrap();
         let log = File::create(dir.path().join("log")).unwrap();
-        let mut command = Command::new(binary());
-        command.arg("run").arg("-c").arg(&file);
-        command
-            .env("ADMIN_TOKEN", TOKEN)
-            .env("RUST_LOG", "info,pingora_core=warn,berth=debug");
-        // One arena: with one per thread glibc keeps fragments in each, which look like a leak.
-        command.env("MALLOC_ARENA_MAX", "1");
-        for id in IDS.chars() {
-            command.env(
-                format!("SK_{}", id.to_ascii_uppercase()),
-                format!("sk-{id}"),
-            );
-        }
-        let child = command
+        let child = command(&["run"], &file)
+            .env("RUST_LOG", "info,pingora_core=warn,berth=debug")
+            // One arena: with one per thread glibc keeps fragments in each, which look like a leak.
+            .env("MALLOC_ARENA_MAX", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -96,6 +86,12 @@ impl Berth {
             addr,
             admin,
         }
+    }
+
+    /// What another command of berth says of the same configuration.
+    pub fn command(&self, arguments: &[&str]) -> Output {
+        let file = self.dir.path().join("berth.yaml");
+        command(arguments, &file).output().unwrap()
     }
 
     /// False where the process ended instead.
@@ -364,6 +360,20 @@ pub fn story(line: &Value) -> Vec<(&str, &str)> {
 pub fn free_port() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()
+}
+
+/// A command of berth, with a configuration and what it needs of the environment.
+fn command(arguments: &[&str], config: &Path) -> Command {
+    let mut command = Command::new(binary());
+    command.args(arguments).arg("-c").arg(config);
+    command.env("ADMIN_TOKEN", TOKEN);
+    for id in IDS.chars() {
+        command.env(
+            format!("SK_{}", id.to_ascii_uppercase()),
+            format!("sk-{id}"),
+        );
+    }
+    command
 }
 
 /// The berth under test: another build of it where `BERTH_BIN` says so.

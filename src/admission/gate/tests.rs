@@ -1,5 +1,7 @@
 use super::*;
+use crate::admission::Dialect;
 use crate::admission::Verdict;
+use crate::admission::rules::tests::reading;
 use proptest::prelude::*;
 
 const CREATED: &str = "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\":\"r\",\"instructions\":\"Selected model is at capacity\"}}\n\n";
@@ -18,7 +20,13 @@ fn head(status: u16, media: Media) -> AnswerHead {
 }
 
 fn gate(head: AnswerHead) -> (Gate, Step) {
-    Gate::new(Endpoint::Responses, Dialect::OpenAi, head, true, 1 << 20)
+    Gate::new(
+        Endpoint::Responses,
+        reading(Dialect::OpenAi),
+        head,
+        true,
+        1 << 20,
+    )
 }
 
 /// The first step that decides, the position of the piece that brought it, and what is held then.
@@ -112,7 +120,7 @@ fn a_failure_that_reports_output_commits() {
 fn the_byte_limit_commits() {
     let (mut gate, _) = Gate::new(
         Endpoint::Responses,
-        Dialect::OpenAi,
+        reading(Dialect::OpenAi),
         head(200, Media::Stream),
         true,
         100,
@@ -243,7 +251,7 @@ fn what_berth_does_not_read_commits_at_once() {
     assert_eq!(step, Step::Commit(CommitReason::Complete));
     let (_, step) = Gate::new(
         Endpoint::Other,
-        Dialect::OpenAi,
+        reading(Dialect::OpenAi),
         head(200, Media::Other),
         false,
         100,

@@ -1,5 +1,7 @@
 use super::*;
+use crate::admission::Dialect;
 use crate::admission::Verdict;
+use crate::admission::rules::tests::reading;
 use proptest::prelude::*;
 
 const CREATED: &str = "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\":\"resp_1\"},\"sequence_number\":0}\n\n";
@@ -11,7 +13,7 @@ const COMPLETED: &str = "event: response.completed\ndata: {\"type\":\"response.c
 fn responses() -> Stream {
     Stream::events(
         Endpoint::Responses,
-        Dialect::OpenAi,
+        reading(Dialect::OpenAi),
         ClientErrorCode::Replace("server_error".into()),
     )
 }
@@ -110,7 +112,11 @@ fn an_end_without_a_terminal_frame_is_truncated() {
 #[test]
 fn a_chat_is_complete_when_its_choices_are() {
     let chat = |text: &str| {
-        let stream = Stream::events(Endpoint::Chat, Dialect::OpenAi, ClientErrorCode::Keep);
+        let stream = Stream::events(
+            Endpoint::Chat,
+            reading(Dialect::OpenAi),
+            ClientErrorCode::Keep,
+        );
         let (got, ending, _) = run(stream, &[text.as_bytes()]);
         assert_eq!(got, text);
         ending
@@ -132,7 +138,7 @@ fn messages_end_with_message_stop_or_an_error() {
     let messages = |text: &str| {
         let stream = Stream::events(
             Endpoint::Messages,
-            Dialect::Anthropic,
+            reading(Dialect::Anthropic),
             ClientErrorCode::Keep,
         );
         run(stream, &[text.as_bytes()]).1
@@ -187,7 +193,7 @@ proptest! {
         ends.push(whole.len());
         ends.sort_unstable();
         let mut stream = Stream::events(
-            endpoint, Dialect::OpenAi, ClientErrorCode::Replace("server_error".into()),
+            endpoint, reading(Dialect::OpenAi), ClientErrorCode::Replace("server_error".into()),
         );
         let (mut out, mut start, mut ended) = (vec![], 0, false);
         for end in ends {

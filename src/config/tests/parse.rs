@@ -4,10 +4,13 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
 
+use super::super::leaf::Choice;
 use super::super::{Config, check_text, load, parse};
 use super::examples;
-use crate::admission::Dialect;
+use crate::admission::day::Day;
 use crate::admission::policy::{ClientErrorCode, Mode, OnHoldTimeout};
+use crate::admission::rules::{Origin, Rule, Then};
+use crate::admission::{Dialect, Verdict};
 use crate::edge::spec::{Auth, Http2, OpenPaths, WebSocket};
 use crate::pool::{Balance, HeaderSource, SecretSource};
 
@@ -37,7 +40,7 @@ fn every_example_is_good() {
             parse(&name, text).unwrap_err()
         );
     }
-    assert_eq!(examples.len(), 5, "files in conf");
+    assert_eq!(examples.len(), 6, "files in conf");
 }
 
 #[test]
@@ -218,6 +221,67 @@ fn the_usual_auth_follows_the_dialect() {
     assert_eq!(config.credentials[0].max_in_flight, None);
 }
 
+fn ruled(rules: &str) -> Vec<Rule> {
+    let text = format!("admission: {{ rules: [{rules}] }}");
+    let config = with("tier: 0", &text);
+    let of_operator = |rule: &&Rule| matches!(rule.origin, Origin::Configured(_));
+    config
+        .policy
+        .rules
+        .all()
+        .filter(of_operator)
+        .cloned()
+        .collect()
+}
+
+#[test]
+fn a_condition_is_a_value_or_a_list_of_values() {
+    let one = ruled(
+        "{ name: a, when: { status: 400, upstream: openai, dialect: openai, code: x, type: y, message_prefix: \"No  Seat\" }, \
+         verdict: quota, hold: 90s, then: pass_through, expires: 2027-03-01 }",
+    );
+    let many = ruled(
+        "{ name: a, when: { status: [400], upstream: [openai], dialect: [openai], code: [x], type: [y], message_prefix: [no seat] }, \
+         verdict: quota, hold: 1m30s, then: pass_through, expires: \"2027-03-01\" }",
+    );
+    assert_eq!(one, many);
+    let [rule] = one.as_slice() else {
+        panic!("{one:?}");
+    };
+    assert_eq!((&*rule.name, rule.verdict), ("a", Verdict::Quota));
+    assert_eq!(rule.hold, Some(Duration::from_secs(90)));
+    assert_eq!(rule.then, Some(Then::PassThrough));
+    assert_eq!(rule.expires(), Day::parse("2027-03-01"));
+    assert_eq!(rule.when.status, [400..=400]);
+    assert_eq!(rule.when.message_prefix, ["no seat"]);
+}
+
+#[test]
+fn what_is_listed_of_a_rule_can_be_written_again() {
+    let rules = ruled(
+        r##"{ name: a, when: { status: [400, 200], dialect: [openai, anthropic], upstream: openai, code: ["true", "7", "a: b", "it's \"x\"", "#x", "ü", NO, busy], type: "-", message_prefix: ["- [no seat], {", "* é"] }, verdict: capacity, permanent: true, reason: r }"##,
+    );
+    let conditions = rules[0].when.conditions();
+    assert_eq!(conditions.len(), 6, "{conditions:?}");
+    let written: Vec<String> = conditions.iter().map(ToString::to_string).collect();
+    let again = ruled(&format!(
+        "{{ name: a, when: {{ {} }}, verdict: capacity, permanent: true, reason: r }}",
+        written.join(", ")
+    ));
+    assert_eq!(again, rules);
+}
+
+#[test]
+fn the_verdicts_that_a_rule_may_state_have_the_names_of_the_audit() {
+    for (word, verdict) in <Verdict as Choice>::WORDS {
+        assert_eq!(*word, verdict.as_str());
+    }
+    assert_eq!(<Verdict as Choice>::WORDS.len(), 12);
+    for (word, then) in <Then as Choice>::WORDS {
+        assert_eq!(*word, then.as_str());
+    }
+}
+
 #[test]
 fn an_anchor_may_spare_repetition() {
     let config = good(
@@ -244,7 +308,7 @@ fn a_file_is_read_within_its_limit() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("berth.yaml");
     std::fs::write(&path, MINIMAL).unwrap();
-    let summary = check_text(&path).unwrap();
+    let summary = check_text(&path, Day::default()).unwrap();
     assert_eq!((summary.listeners, summary.upstreams), (1, 1));
     assert_eq!((summary.credentials, summary.routes), (1, 1));
     std::fs::write(&path, "#".repeat((1 << 20) + 1)).unwrap();

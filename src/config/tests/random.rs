@@ -40,6 +40,9 @@ const PLANTS: &[&str] = &[
     "secret: { env: A }\nroutes: [ { path_prefix: PLANT } ]",
     "secret: { env: A }\nroutes: [ { path_prefix: /v1, credentials: [PLANT] } ]",
     "secret: { env: A }\nadmission: { mode: PLANT, client_error_code: PLANT }",
+    "secret: { env: A }\nadmission: { rules: [PLANT] }",
+    "secret: { env: A }\nadmission: { rules: [{ name: PLANT, when: { code: [PLANT, 1], upstream: PLANT }, verdict: PLANT }] }",
+    "secret: { env: A }\nadmission: { rules: [{ name: x, hold: PLANT, then: PLANT, expires: PLANT, reason: PLANT }] }",
     "secret: { env: A }\nlimits: { memory: PLANT, request_body: PLANT }",
 ];
 

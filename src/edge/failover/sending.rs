@@ -70,7 +70,7 @@ impl Course<'_> {
     fn purpose(&self, upstream: &Upstream) -> Purpose {
         Purpose {
             endpoint: self.plan.endpoint,
-            dialect: upstream.spec.dialect,
+            reading: self.edge.reading(upstream),
             streamed: self.plan.ask.stream,
             head_only: self.plan.head_only,
             max_bytes: self.edge.policy.hold.max_bytes,

@@ -85,10 +85,7 @@ impl Admin {
                 header::X_CONTENT_TYPE_OPTIONS,
                 header::HeaderValue::from_static("nosniff"),
             ),
-            (
-                header::CONTENT_SECURITY_POLICY,
-                page::policy(),
-            ),
+            (header::CONTENT_SECURITY_POLICY, page::policy()),
         ];
         response.headers_mut().extend(fixed);
         response

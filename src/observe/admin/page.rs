@@ -15,6 +15,7 @@ mod credentials;
 mod markup;
 mod orders;
 mod refusals;
+mod rules;
 mod sentence;
 
 use std::fmt::{self, Write};
@@ -74,6 +75,7 @@ fn write_page(page: &mut String, status: &Status, orders: Orders) -> fmt::Result
     credentials::section(page, status)?;
     sentence::section(page, status)?;
     refusals::section(page, status)?;
+    rules::section(page, status)?;
     page.write_str("</div>\n")?;
     orders::section(page, status, orders)?;
     write!(
@@ -100,7 +102,9 @@ fn summary(page: &mut String, status: &Status) -> fmt::Result {
         status.memory.limit / MIB,
     )?;
     if status.draining {
-        page.write_str("<p class=\"warning\">This process drains: it takes no new requests.</p>\n")?;
+        page.write_str(
+            "<p class=\"warning\">This process drains: it takes no new requests.</p>\n",
+        )?;
     }
     for warning in &status.warnings {
         writeln!(page, "<p class=\"warning\">{}</p>", Escaped(warning))?;

@@ -202,13 +202,26 @@ fn a_browser_reads_with_the_password_and_never_orders_with_it() {
         assert_eq!(desk.status("GET /status", &sent), 200);
         assert_eq!(desk.status("POST /credentials/campus-a/drain", &sent), 401);
     }
-    let wrong: [&[u8]; 6] = [b"", b"let:me-in", b"a:me-in", b"a:let:me-in ", b"\xff:\xff", b":"];
+    let wrong: [&[u8]; 6] = [
+        b"",
+        b"let:me-in",
+        b"a:me-in",
+        b"a:let:me-in ",
+        b"\xff:\xff",
+        b":",
+    ];
     for pair in wrong {
         let sent = basic(pair);
-        assert_eq!(desk.status("GET /", &[LOCAL, ("authorization", &*sent)]), 401);
+        assert_eq!(
+            desk.status("GET /", &[LOCAL, ("authorization", &*sent)]),
+            401
+        );
     }
     for value in ["Basic", "Basic ", "Basic !!!", "Basic bGV0Om1lLWlu="] {
-        assert_eq!(desk.status("GET /", &[LOCAL, ("authorization", value)]), 401);
+        assert_eq!(
+            desk.status("GET /", &[LOCAL, ("authorization", value)]),
+            401
+        );
     }
     assert_eq!(desk.fake.orders.lock().unwrap().len(), 0);
 }

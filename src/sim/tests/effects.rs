@@ -61,8 +61,17 @@ fn table() -> Vec<(Step, Seen)> {
         refuse: Box::new(refusal(Shape::Http529)),
         admit: Box::new(Step::admit()),
     });
+    let seats = |count| {
+        Step::Seats(Seats {
+            count,
+            refuse: Box::new(refusal(Shape::Http503)),
+            admit: Box::new(Step::admit()),
+        })
+    };
     vec![
         (Step::admit(), whole(200, ADMITTED)),
+        (seats(1), whole(200, ADMITTED)),
+        (seats(0), whole(503, &["server_is_overloaded"])),
         (refusal(Shape::Sse), whole(200, REFUSED)),
         (
             refusal(Shape::SseBareError),
@@ -192,7 +201,7 @@ async fn every_step_has_exactly_its_effect() {
         }
     }
     assert_eq!(covered, Step::NAMES.into_iter().collect());
-    assert_eq!(covered.len(), 30);
+    assert_eq!(covered.len(), 31);
 }
 
 fn check_said(step: &Step, answer: &Answer, said: &[&str]) {

@@ -19,6 +19,7 @@ fn every_name_is_a_step_and_every_step_has_a_name() {
             "lying_length" => "lying_length: more".to_owned(),
             "flap" => "flap: {period: 5s}".to_owned(),
             "chance" => "chance: {percent: 5}".to_owned(),
+            "seats" => "seats: {count: 5}".to_owned(),
             bare => bare.to_owned(),
         };
         let program = Program::parse(&format!(

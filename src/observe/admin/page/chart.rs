@@ -3,7 +3,7 @@
 //! The direction says what the colour says, the label says what the picture says, and the numbers
 //! stand beside it.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 use crate::observe::brief::brief;
 use crate::observe::status::Pieces;

@@ -9,7 +9,9 @@ use crate::observe::brief::brief;
 use crate::observe::status::{CredentialStatus, PairStatus, Pieces, Status};
 
 pub(super) fn section(page: &mut String, status: &Status) -> fmt::Result {
-    page.write_str("<section aria-labelledby=\"pairs\">\n<h2 id=\"pairs\">Credentials and models</h2>\n")?;
+    page.write_str(
+        "<section aria-labelledby=\"pairs\">\n<h2 id=\"pairs\">Credentials and models</h2>\n",
+    )?;
     table(
         page,
         "By credential and model: its state, and how many attempts were refused for want of a seat \
@@ -20,7 +22,10 @@ pub(super) fn section(page: &mut String, status: &Status) -> fmt::Result {
     for credential in &status.credentials {
         page.write_str("<tbody role=\"rowgroup\">\n")?;
         heading(page, credential)?;
-        let pairs = status.pairs.iter().filter(|it| it.credential == credential.id);
+        let pairs = status
+            .pairs
+            .iter()
+            .filter(|it| it.credential == credential.id);
         let mut empty = true;
         for pair in pairs {
             empty = false;
@@ -35,7 +40,12 @@ pub(super) fn section(page: &mut String, status: &Status) -> fmt::Result {
         page.write_str("</tbody>\n")?;
     }
     page.write_str("</table>\n")?;
-    if let Some(more) = status.pairs.len().checked_sub(MOST_ROWS).filter(|it| *it > 0) {
+    if let Some(more) = status
+        .pairs
+        .len()
+        .checked_sub(MOST_ROWS)
+        .filter(|it| *it > 0)
+    {
         writeln!(page, "<p>{more} more rows are in /status.</p>")?;
     }
     states(page)?;
@@ -74,15 +84,26 @@ fn row(page: &mut String, pair: &PairStatus) -> fmt::Result {
         Escaped(&pair.credential),
         pair.state,
     )?;
-    let left = pair.left_ms.map_or_else(String::new, |ms| format!(", {} left", brief(ms)));
+    let left = pair
+        .left_ms
+        .map_or_else(String::new, |ms| format!(", {} left", brief(ms)));
     let mut state = format!("{}{left}", Badge(pair.state));
     if !pair.basis.is_empty() {
-        write!(state, "<span class=\"basis\">{}</span>", Escaped(&pair.basis))?;
+        write!(
+            state,
+            "<span class=\"basis\">{}</span>",
+            Escaped(&pair.basis)
+        )?;
     }
     cell(page, "State", state)?;
     let (refused, admitted) = (pair.refused, pair.admitted);
     let spans = [
-        ("15 minutes", refused.quarter, admitted.quarter, &pair.series.quarter),
+        (
+            "15 minutes",
+            refused.quarter,
+            admitted.quarter,
+            &pair.series.quarter,
+        ),
         ("1 hour", refused.hour, admitted.hour, &pair.series.hour),
         ("24 hours", refused.day, admitted.day, &pair.series.day),
     ];
@@ -203,14 +224,29 @@ const MOST_ROWS: usize = 500;
 
 const STATES: [(&str, &str); 11] = [
     ("ready", "takes requests"),
-    ("cooling", "turned newcomers away while its siblings served them: asked last for a few seconds"),
-    ("shunned", "did so again and again: asked last until probes bring it back"),
+    (
+        "cooling",
+        "turned newcomers away while its siblings served them: asked last for a few seconds",
+    ),
+    (
+        "shunned",
+        "did so again and again: asked last until probes bring it back",
+    ),
     ("probing", "single requests try whether it serves again"),
-    ("limited", "its rate limit: out until the time that it stated"),
+    (
+        "limited",
+        "its rate limit: out until the time that it stated",
+    ),
     ("spent", "its quota is used up: out until the stated reset"),
-    ("rejected", "its key, account or permission is refused: a person must mend it"),
+    (
+        "rejected",
+        "its key, account or permission is refused: a person must mend it",
+    ),
     ("unsupported", "it does not serve this model"),
-    ("unreachable", "it could not be reached three times in a row"),
+    (
+        "unreachable",
+        "it could not be reached three times in a row",
+    ),
     ("held_out", "out for a time, by order"),
     ("drained", "out until enabled, by order"),
 ];

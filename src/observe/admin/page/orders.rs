@@ -10,7 +10,9 @@ use crate::observe::admin::guard::Orders;
 use crate::observe::status::Status;
 
 pub(super) fn section(page: &mut String, status: &Status, orders: Orders) -> fmt::Result {
-    page.write_str("<section aria-labelledby=\"orders\">\n<h2 id=\"orders\" tabindex=\"-1\">Orders</h2>\n")?;
+    page.write_str(
+        "<section aria-labelledby=\"orders\">\n<h2 id=\"orders\" tabindex=\"-1\">Orders</h2>\n",
+    )?;
     match orders {
         Orders::ElsewhereOnly => page.write_str(
             "<p>Orders cannot be given here: without <code>admin.token</code> any page in a browser \

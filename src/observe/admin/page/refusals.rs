@@ -7,7 +7,9 @@ use crate::observe::refusals::RefusalStatus;
 use crate::observe::status::Status;
 
 pub(super) fn section(page: &mut String, status: &Status) -> fmt::Result {
-    page.write_str("<section aria-labelledby=\"latest\">\n<h2 id=\"latest\">Latest refusals</h2>\n")?;
+    page.write_str(
+        "<section aria-labelledby=\"latest\">\n<h2 id=\"latest\">Latest refusals</h2>\n",
+    )?;
     if status.refusals.is_empty() {
         return page.write_str("<p>None since this process started.</p>\n</section>\n");
     }

@@ -47,7 +47,10 @@ fn full(page: &mut String, status: &Status) -> fmt::Result {
 
 fn streams(page: &mut String, status: &Status) -> fmt::Result {
     page.write_str("<dt>The stream was refused</dt>\n<dd id=\"streams\">")?;
-    let seats = status.refusals.iter().filter(|it| it.verdict.starts_with("capacity"));
+    let seats = status
+        .refusals
+        .iter()
+        .filter(|it| it.verdict.starts_with("capacity"));
     let (inside, plain): (Vec<_>, Vec<_>) =
         seats.partition(|it| matches!(it.shape, "sse" | "json_200" | "websocket"));
     if inside.is_empty() {
@@ -59,7 +62,10 @@ fn streams(page: &mut String, status: &Status) -> fmt::Result {
         );
     }
     let elsewhere = inside.iter().filter(|it| it.next.is_some()).count();
-    let late = inside.iter().filter(|it| it.verdict == "capacity_after_commit").count();
+    let late = inside
+        .iter()
+        .filter(|it| it.verdict == "capacity_after_commit")
+        .count();
     writeln!(
         page,
         "Yes: {} of the latest {} for want of a seat came inside an answer that had begun with 200. \
@@ -75,9 +81,7 @@ fn credentials(page: &mut String, status: &Status) -> fmt::Result {
     let scored = |it: &&PairStatus| matches!(it.state, "cooling" | "shunned" | "probing");
     let refused: Vec<_> = status.pairs.iter().filter(scored).collect();
     if refused.is_empty() {
-        return page.write_str(
-            "No: no credential turns away what its siblings serve.</dd>\n",
-        );
+        return page.write_str("No: no credential turns away what its siblings serve.</dd>\n");
     }
     page.write_str("Yes, while its siblings are served: ")?;
     for (number, it) in refused.iter().take(MOST_NAMED).enumerate() {

@@ -3,6 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::admission::{PairState, Verdict};
 use crate::observe::allowances::Allowances;
+use crate::observe::hits::RuleHits;
 use crate::observe::record::tests::failed_over;
 use crate::observe::refusals::Refusals;
 use crate::observe::safe::SafeText;
@@ -35,7 +36,12 @@ fn status(snapshot: &Snapshot) -> Status {
     });
     allowances.heard(&campus_a, &head.into_iter().collect(), Duration::ZERO);
     let spans = counts.spans(Duration::ZERO);
-    let mut status = Status::new(snapshot, spans, Duration::from_secs(90));
+    let mut status = Status::new(
+        snapshot,
+        spans,
+        &RuleHits::default(),
+        Duration::from_secs(90),
+    );
     status.refusals = refusals.latest();
     status.credentials[0].allowance = allowances.of(&campus_a, Duration::from_secs(12));
     status
@@ -116,7 +122,10 @@ fn every_pair_has_its_state_its_counts_and_its_allowance_in_words() {
         "capacity, inside a 200 stream: <code>server_is_overloaded</code>",
         "campus-b was asked",
     ] {
-        let shown = shown.replace("2 credentials of", "2 of 2 credentials ready, 4 requests in flight");
+        let shown = shown.replace(
+            "2 credentials of",
+            "2 of 2 credentials ready, 4 requests in flight",
+        );
         assert!(page.contains(&shown), "{shown}\n{page}");
     }
 }

@@ -1,0 +1,8 @@
+//! What an operator asks from the command line, beyond serving.
+//!
+//! These commands run beside a berth that serves, or without one: what only a running one knows is
+//! asked of its admin port ([`port`]), and left out, with a word of why, where it does not answer.
+
+pub mod port;
+pub mod rules;
+pub mod status;
