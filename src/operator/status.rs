@@ -182,10 +182,12 @@ fn head(status: &Status) -> String {
     text
 }
 
-/// One row for each pair of a credential, or one for the credential itself. What is in flight is the
-/// credential's, so it stands in its first row.
+/// One row for each pair of a credential that says something, or one for the credential itself. What
+/// is in flight is the credential's, so it stands in its first row.
 fn rows(credential: &Credential, pairs: &[Pair]) -> Vec<[String; COLUMNS]> {
-    let of_it = pairs.iter().filter(|pair| pair.credential == credential.id);
+    let of_it = pairs.iter().filter(|pair| {
+        pair.credential == credential.id && (pair.model != "*" || pair.state != "ready")
+    });
     let row = |(number, pair): (usize, &Pair)| {
         let span = |refused: u32, admitted: u32| format!("{refused}/{admitted}");
         let in_flight = credential.in_flight.to_string();
@@ -343,6 +345,7 @@ mod tests {
                 credential("spare", 0, "ready"),
             ],
             "pairs": [
+                pair("campus-a", "*", "ready", None),
                 pair("campus-a", "gpt-5.6-sol", "cooling", Some(3_500)),
                 pair("campus-a", "gpt-5.6-sol-extended-20260901", "ready", None),
                 pair("campus-of-the-long-name", "*", "rejected", Some(900_000)),

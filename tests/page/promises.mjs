@@ -238,12 +238,12 @@ for (const colorScheme of ["light", "dark"]) {
 
 // The images of the documents.
 export async function picture(stage) {
-  await stage.reset();
-  for (let n = 0; n < 12; n++) await stage.ask();
-  for (const [screen, [width, height]] of Object.entries(screens)) {
-    const colorScheme = screen === "tablet" ? "dark" : "light";
+  await contrast(stage);
+  for (let n = 0; n < 9; n++) await stage.ask("gpt-sim-mini", `s-${n % 4}`);
+  const sizes = { wide: [1100, 720, "light"], tablet: [720, 720, "dark"], phone: [360, 640, "light"] };
+  for (const [name, [width, height, colorScheme]] of Object.entries(sizes)) {
     const { page } = await stage.open({ colorScheme, viewport: { width, height } });
     await page.getByRole("button", { name: "Pause" }).click();
-    await page.screenshot({ path: join(process.env.IMAGES, `status-${screen}.png`) });
+    await page.screenshot({ path: join(process.env.IMAGES, `status-${name}.png`) });
   }
 }

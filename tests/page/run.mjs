@@ -22,10 +22,13 @@ try {
       for (const context of stage.browser.contexts()) await context.close();
     }
   }
-  if (process.env.UPDATE_IMAGES === "1") await picture(stage);
 } finally {
   if (failed > 0) console.log(`--- the end of berth's log\n${stage.log.slice(-4_000)}`);
   await stage.strike();
+}
+if (process.env.UPDATE_IMAGES === "1") {
+  const fresh = await Stage.set();
+  await picture(fresh).finally(() => fresh.strike());
 }
 console.log(`${wanted.length - failed} passed, ${failed} failed`);
 process.exit(failed === 0 ? 0 : 1);

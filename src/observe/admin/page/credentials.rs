@@ -18,21 +18,19 @@ pub(super) fn section(page: &mut String, status: &Status) -> fmt::Result {
          and how many admitted. In the charts admitted goes up, refused down.",
         &["Model", "State", "15 minutes", "1 hour", "24 hours"],
     )?;
-    let mut room = MOST_ROWS;
+    let (mut shown, mut left_out) = (0, 0);
     for credential in &status.credentials {
         page.write_str("<tbody role=\"rowgroup\">\n")?;
         heading(page, credential)?;
-        let pairs = status
-            .pairs
-            .iter()
-            .filter(|it| it.credential == credential.id);
         let mut empty = true;
-        for pair in pairs {
+        for pair in status.pairs.iter().filter(|it| tells(it, credential)) {
             empty = false;
-            if room > 0 {
+            if shown < MOST_ROWS {
                 row(page, pair)?;
+                shown += 1;
+            } else {
+                left_out += 1;
             }
-            room = room.saturating_sub(1);
         }
         if empty {
             unused(page, credential)?;
@@ -40,16 +38,16 @@ pub(super) fn section(page: &mut String, status: &Status) -> fmt::Result {
         page.write_str("</tbody>\n")?;
     }
     page.write_str("</table>\n")?;
-    if let Some(more) = status
-        .pairs
-        .len()
-        .checked_sub(MOST_ROWS)
-        .filter(|it| *it > 0)
-    {
-        writeln!(page, "<p>{more} more rows are in /status.</p>")?;
+    if left_out > 0 {
+        writeln!(page, "<p>{left_out} more rows are in /status.</p>")?;
     }
     states(page)?;
     page.write_str("</section>\n")
+}
+
+/// Whether a pair is this credential's and says something: "ready with every model" goes without.
+fn tells(pair: &PairStatus, credential: &CredentialStatus) -> bool {
+    pair.credential == credential.id && (pair.model != "*" || pair.state != "ready")
 }
 
 fn heading(page: &mut String, credential: &CredentialStatus) -> fmt::Result {
@@ -87,7 +85,7 @@ fn row(page: &mut String, pair: &PairStatus) -> fmt::Result {
     let left = pair
         .left_ms
         .map_or_else(String::new, |ms| format!(", {} left", brief(ms)));
-    let mut state = format!("{}{left}", Badge(pair.state));
+    let mut state = format!("<span>{}{left}</span>", Badge(pair.state));
     if !pair.basis.is_empty() {
         write!(
             state,

@@ -34,10 +34,10 @@ fn full(page: &mut String, status: &Status) -> fmt::Result {
     }
     more(page, full.len())?;
     let waiting = full.iter().map(|it| it.waiting).max().unwrap_or(0);
-    write!(
+    writeln!(
         page,
         ". {} for a seat. Another attempt would only add load: who gets none is told when to come \
-         again.</dd>\n",
+         again.</dd>",
         match waiting {
             1 => "1 request waits".to_owned(),
             many => format!("{many} requests wait"),
