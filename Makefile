@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Where rustup puts cargo, for a shell that was open before it was installed.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: demo test test-clients test-page check examples build needs
+.PHONY: demo test test-clients test-page check examples deb needs
 
 # Every kind of refusal, and what a client sees of it. No configuration, no keys.
 demo: needs
@@ -30,6 +30,11 @@ check: needs
 # Every example configuration must be good.
 examples: needs
 	CARGO="$(CARGO)" tests/examples.sh
+
+# A package for Debian and Ubuntu: target/deb/berth_VERSION_ARCH.deb.
+deb: needs
+	$(CARGO) build --release --locked
+	packaging/deb/build.sh target/release/berth
 
 # What the build needs beyond Rust: a C compiler and cmake, from Debian's or Ubuntu's packages.
 needs:

@@ -18,5 +18,6 @@ pub mod edge;
 pub mod observe;
 pub mod operator;
 pub mod pool;
+pub mod service;
 pub mod sim;
 pub mod start;

@@ -13,16 +13,16 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use berth::admission::day::Day;
 use berth::admission::rules::Rules;
 use berth::config;
-use berth::edge::serve::{first_look_up, serve};
 use berth::operator::rules::{Hits, table};
 use berth::operator::status::{self, Telling, Whom};
-use berth::start::assemble;
-use clap::{Parser, Subcommand};
+use berth::service::{self, Haste, Place, Refusal};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 
 /// An edge load balancer for AI APIs that fails over before the first word.
 #[derive(Parser)]
@@ -36,6 +36,31 @@ struct Cli {
 enum Command {
     /// Serve in the foreground.
     Run {
+        /// The configuration.
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
+        /// The standard input leads to a process to take over from.
+        #[arg(long, hide = true)]
+        take_over: bool,
+    },
+    /// Hand over to a fresh process: new configuration, and the new binary if it was replaced.
+    Reload {
+        /// The configuration.
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Drain and stop every process that serves the configuration, and wait for that.
+    Stop {
+        /// The configuration.
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
+        /// Cut what still runs.
+        #[arg(long)]
+        now: bool,
+    },
+    /// Start the process that takes over. The serving process calls this.
+    #[command(hide = true)]
+    TakeOver {
         /// The configuration.
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
@@ -78,6 +103,12 @@ enum Command {
         #[arg(long, conflicts_with = "watch")]
         json: bool,
     },
+    /// Write man pages and completions into a folder, as packages want them.
+    #[command(hide = true)]
+    Manual {
+        /// The folder; made where it is not there.
+        folder: PathBuf,
+    },
     /// The simulated upstream alone, scripted per credential.
     Sim {
         /// Where to listen.
@@ -91,7 +122,10 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
-        Command::Run { config } => run(&config),
+        Command::Run { config, take_over } => return run(&config, take_over),
+        Command::Reload { config } => return reload(&config),
+        Command::Stop { config, now } => return stop(&config, now),
+        Command::TakeOver { config } => service::detach(&config).map_err(|e| e.to_string()),
         Command::Check { config } => return check(&config),
         Command::Schema => print(&format!("{:#}\n", config::schema())),
         Command::Rules { config } => return rules(config.as_deref()),
@@ -116,6 +150,9 @@ fn main() -> ExitCode {
             Ok(code) => return code,
             Err(problem) => Err(problem),
         },
+        Command::Manual { folder } => {
+            manual(&folder).map_err(|e| format!("{}: {e}", folder.display()))
+        }
         Command::Sim { listen, program } => sim(listen, program.as_deref()),
     };
     end(done)
@@ -197,18 +234,66 @@ fn status_of(path: &Path, telling: Telling) -> ExitCode {
     }
 }
 
-fn run(path: &Path) -> Result<(), String> {
+fn run(path: &Path, take_over: bool) -> ExitCode {
     berth::observe::log::start();
-    let config = match config::load(path) {
-        Ok(config) => config,
-        Err(problems) => {
-            eprintln!("{problems}");
-            std::process::exit(2);
-        }
+    let served = match take_over {
+        false => service::run(path),
+        true => service::take_over(path),
     };
-    let (edge, serving) = assemble(config)?;
-    first_look_up(&edge, Duration::from_secs(5));
-    serve(edge, &serving).map_err(|e| e.to_string())
+    exit_code(served)
+}
+
+fn reload(path: &Path) -> ExitCode {
+    exit_code(place(path).and_then(|place| {
+        let served = service::client::reload(&place)?;
+        println!("{served}");
+        Ok(())
+    }))
+}
+
+fn stop(path: &Path, now: bool) -> ExitCode {
+    let haste = match now {
+        true => Haste::Now,
+        false => Haste::Stop,
+    };
+    // A service whose configuration was broken in the meantime must still stop.
+    let place = Place::new(&config::runtime_dir(path), path);
+    exit_code(
+        service::client::stop(&place, haste).map(|count| match count {
+            0 => println!("nothing serves {}", path.display()),
+            count => println!("{count} stopped"),
+        }),
+    )
+}
+
+fn place(path: &Path) -> Result<Place, Refusal> {
+    let config =
+        config::load(path).map_err(|problems| Refusal::Configuration(problems.to_string()))?;
+    Ok(Place::new(&config.process.runtime_dir, path))
+}
+
+fn exit_code(done: Result<(), Refusal>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Refusal::Configuration(problems)) => {
+            eprintln!("{problems}");
+            ExitCode::from(2)
+        }
+        Err(Refusal::Failed(why)) => {
+            eprintln!("berth: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What this command line says of itself, in the forms of `man` and of the shells.
+fn manual(folder: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    clap_mangen::generate_to(Cli::command(), folder)?;
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        clap_complete::generate_to(shell, &mut Cli::command(), "berth", folder)?;
+    }
+    Ok(())
 }
 
 fn sim(listen: SocketAddr, program: Option<&Path>) -> Result<(), String> {

@@ -11,11 +11,12 @@ use secrecy::ExposeSecret;
 
 use crate::admission::day::Day;
 use crate::config::Config;
-use crate::edge::serve::Serving;
 use crate::edge::state::{Edge, Parts};
+use crate::edge::tls::Certificates;
 use crate::observe::audit::Audit;
 use crate::observe::trail::Trail;
 use crate::pool::read_secret;
+use crate::service::{Entrance, Serving};
 
 /// Puts the process together from its configuration.
 ///
@@ -51,12 +52,18 @@ pub fn assemble(config: Config) -> Result<(Arc<Edge>, Serving), String> {
         warnings,
     };
     let edge = Edge::new(parts, trail, now).map_err(|e| e.to_string())?;
+    let entrances = config.listeners.iter().enumerate().map(|(at, listener)| {
+        let certificates = listener.tls.as_ref().map(Certificates::load).transpose();
+        Ok(Entrance {
+            address: listener.address,
+            certificates: certificates.map_err(|e| format!("listeners[{at}].tls: {e}"))?,
+        })
+    });
     let serving = Serving {
-        listeners: config.listeners.iter().map(|l| l.address).collect(),
+        listeners: entrances.collect::<Result<_, String>>()?,
         admin: admin.address,
         token,
-        threads: config.process.threads,
-        stop_timeout: config.process.stop_timeout,
+        process: config.process,
     };
     Ok((Arc::new(edge), serving))
 }

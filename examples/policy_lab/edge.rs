@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use berth::admission::full::Start as Begin;
+use berth::admission::share::Client;
 use berth::admission::{PairState, Policy as Rules, Verdict};
 use berth::pool::{
     Ask, Balance, Choice, CredentialId, CredentialIndex, CredentialSpec, Lease, Lineage,
@@ -118,7 +119,10 @@ impl Policy for Berth {
     }
 
     fn may_go_on(&mut self, request: &Request, now: f64) -> bool {
-        !self.pool.is_full(Some(MODELS[request.model])) && self.budget.withdraw(self.at(now))
+        // A client for each session: what one of them may take is not what is measured here.
+        let client = Client::hashed(request.session);
+        !self.pool.is_full(Some(MODELS[request.model]))
+            && self.budget.withdraw(client, self.at(now))
     }
 
     fn choose(&mut self, request: &Request, now: f64) -> Option<usize> {

@@ -188,10 +188,15 @@ impl<'de> Visitor<'de> for Lenient {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut holds = false;
         while let Some(ShortText(key)) = map.next_key()? {
-            if key.as_deref() == Some("encrypted_content") {
-                holds |= map.next_value::<Option<IgnoredAny>>()?.is_some();
-            } else {
-                map.next_value::<IgnoredAny>()?;
+            match key.as_deref() {
+                Some("encrypted_content") => {
+                    holds |= map.next_value::<Option<IgnoredAny>>()?.is_some();
+                }
+                // The parts of a message, and of what a tool gave.
+                Some("content" | "output") => holds |= map.next_value::<Encrypted>()?.0,
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
             }
         }
         Ok(Value::Holds(holds))
@@ -219,6 +224,29 @@ mod tests {
             prompt_cache_key: Some("k".into()),
         };
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn encrypted_content_is_found_in_the_parts_of_an_item() {
+        for (input, expected) in [
+            (
+                r#"[{"content":[{"type":"encrypted_content","encrypted_content":"gAAA"}]}]"#,
+                true,
+            ),
+            (
+                r#"[7,{"type":"function_call_output","output":[{"encrypted_content":"gAAA"}]}]"#,
+                true,
+            ),
+            (
+                r#"[{"content":"encrypted_content","output":[{"encrypted_content":null}]}]"#,
+                false,
+            ),
+            (r#"[{"arguments":{"encrypted_content":"gAAA"}}]"#, false),
+        ] {
+            let found = ask(&format!(r#"{{"input":{input},"model":"gpt-a"}}"#));
+            assert_eq!(found.encrypted_content, expected, "{input}");
+            assert_eq!(found.model.as_deref(), Some("gpt-a"));
+        }
     }
 
     #[test]

@@ -346,6 +346,32 @@ impl Verdict {
         }
     }
 
+    /// Whether a request whose own model came to this, everywhere it was asked, may be tried with a
+    /// fallback model. A refusal says that this model is not to be had now; after a fault of the
+    /// network or of the upstream the same model may serve the next try.
+    pub fn asks_another_model(self) -> bool {
+        match self {
+            Verdict::Capacity
+            | Verdict::RateLimit
+            | Verdict::Quota
+            | Verdict::Auth
+            | Verdict::Deactivated
+            | Verdict::ModelUnsupported
+            | Verdict::Forbidden
+            | Verdict::Challenge => true,
+            Verdict::Admitted
+            | Verdict::ClientError
+            | Verdict::Policy
+            | Verdict::State
+            | Verdict::Transient
+            | Verdict::Transport
+            | Verdict::Timeout
+            | Verdict::TruncatedAfterCommit
+            | Verdict::CapacityAfterCommit
+            | Verdict::ClientGone => false,
+        }
+    }
+
     /// What the client is told when nothing is left to try, and how this ranks among several
     /// different refusals: the lowest rank is the most retryable one, and is answered.
     pub fn telling(self) -> (u8, Telling) {
@@ -454,32 +480,4 @@ impl PairState {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fmt::Write as _;
-
-    #[test]
-    fn every_column_of_every_verdict_is_as_written_down() {
-        let mut matrix = String::new();
-        for verdict in Verdict::ALL {
-            let (rank, telling) = verdict.telling();
-            writeln!(
-                matrix,
-                "{}: {:?}; switch {:?}; scored {}; unreachable {}; answer {}; admitted {}; told {telling:?}, rank {rank}",
-                verdict.as_str(),
-                verdict.hold_out(),
-                verdict.switch(),
-                verdict.moves_score(),
-                verdict.counts_as_unreachable(),
-                verdict.is_answer(),
-                verdict.was_admitted(),
-            )
-            .unwrap();
-        }
-        if std::env::var_os("BERTH_BLESS").is_some() {
-            std::fs::write("tests/golden/verdicts.txt", &matrix).unwrap();
-        }
-        let golden = std::fs::read_to_string("tests/golden/verdicts.txt").unwrap();
-        assert_eq!(matrix, golden);
-    }
-}
+mod tests;

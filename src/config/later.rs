@@ -13,9 +13,6 @@ pub fn refuse(file: &File, report: &mut Report) {
     refuse_key("clients", &file.clients, report);
     refuse_key("clients_file", &file.clients_file, report);
     refuse_key("shared", &file.shared, report);
-    each(&file.routes.0, |it| {
-        refuse_key("fallback_models", &it.fallback_models, report)
-    });
     each(&file.routes.0, |it| refuse_proxy(&it.websocket, report));
 }
 

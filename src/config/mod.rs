@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::admission;
 use crate::admission::day::Day;
@@ -26,6 +26,7 @@ use crate::edge::spec::{Limits, Listener, Process, RouteSpec, UpstreamSpec};
 use crate::observe::spec::{AdminSpec, AuditSpec};
 use crate::pool::CredentialSpec;
 
+mod fallback;
 mod field;
 mod later;
 mod leaf;
@@ -148,6 +149,12 @@ pub fn check_text(path: &Path, today: Day) -> Result<Summary, Problems> {
         credentials: config.credentials.len(),
         routes: config.routes.len(),
     })
+}
+
+/// `process.runtime_dir` of a file that may be bad in every other way.
+pub fn runtime_dir(path: &Path) -> PathBuf {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    yaml::runtime_dir(&text).unwrap_or_else(process::usual_runtime_dir)
 }
 
 /// The JSON Schema of the file, for editors.

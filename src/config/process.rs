@@ -202,7 +202,7 @@ fn bytes(count: u64) -> usize {
 }
 
 /// `$RUNTIME_DIRECTORY` (systemd may give several, separated by `:`), else a folder of this user.
-fn usual_runtime_dir() -> PathBuf {
+pub fn usual_runtime_dir() -> PathBuf {
     let given = std::env::var_os("RUNTIME_DIRECTORY");
     let first = given
         .as_ref()

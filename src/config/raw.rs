@@ -8,6 +8,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::fallback::Model;
 use super::field::{Later, List, Named, Part, Slot};
 use super::leaf::{FilePath, Memory, Name, Size};
 use super::policy::ErrorCode;
@@ -172,8 +173,8 @@ pub struct Route {
     pub balance: Slot<Balance>,
     /// Whether a session stays with its credential.
     pub affinity: Part<Affinity>,
-    #[schemars(skip)]
-    pub fallback_models: Later,
+    /// For a model, the models to try once, in order, when it is full or refused everywhere. Default: none.
+    pub fallback_models: Named<List<Slot<Model>>>,
 }
 
 #[derive(Default, Deserialize, JsonSchema)]

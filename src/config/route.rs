@@ -1,11 +1,12 @@
 //! `routes:`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use globset::{Glob, GlobSetBuilder};
 use schemars::{Schema, json_schema};
 
+use super::fallback::fallback_models;
 use super::field::{Fault, Leaf, List, Node, Part, Placed, Slot};
 use super::leaf::{Choice, Name, Text};
 use super::policy::time;
@@ -14,7 +15,7 @@ use super::raw;
 use super::upstream::{Credentials, Upstreams, glob, globs};
 use crate::admission::Dialect;
 use crate::edge::spec::{OpenPaths, RouteSpec, WebSocket};
-use crate::pool::{Balance, CredentialId};
+use crate::pool::{Balance, CredentialId, ModelPatterns};
 
 /// The prefix of the one route that a file without `routes` has.
 const USUAL_PREFIX: &str = "/v1";
@@ -122,14 +123,17 @@ fn route(
     let affinity = raw.affinity.or_empty().value;
     let enabled = affinity.enabled.or(true, report);
     let ttl = time("affinity.ttl", affinity.ttl, 60 * 60, report);
+    let credentials = known.members(at, raw.credentials, report);
+    let serves = |model: &str| known.serve(&credentials, model);
+    let fallback_models = fallback_models(raw.fallback_models, serves, report);
     RouteSpec {
         path_prefix,
         paths: paths(raw.paths, report),
         websocket: raw.websocket.or(WebSocket::Refuse, report),
-        credentials: known.members(at, raw.credentials, report),
+        credentials,
         balance: raw.balance.or(Balance::LeastInFlight, report),
         affinity: enabled.then_some::<Duration>(ttl),
-        fallback_models: BTreeMap::new(),
+        fallback_models,
     }
 }
 
@@ -158,6 +162,8 @@ fn paths(raw: List<Slot<PathGlob>>, report: &mut Report) -> OpenPaths {
 struct Known<'a> {
     /// Every id in the order of the file, with its dialect where its upstream is usable.
     usable: Vec<(&'a CredentialId, Option<Dialect>)>,
+    /// What each serves, in the same order.
+    models: Vec<&'a ModelPatterns>,
     /// Ids that are written, usable or not.
     named: &'a BTreeSet<String>,
 }
@@ -170,8 +176,19 @@ impl<'a> Known<'a> {
             usable: usable
                 .map(|placed| (&placed.value.id, dialect(&placed.value.upstream)))
                 .collect(),
+            models: credentials
+                .usable
+                .iter()
+                .map(|placed| &placed.value.models)
+                .collect(),
             named: &credentials.named,
         }
+    }
+
+    /// Whether one of these credentials serves a model.
+    fn serve(&self, credentials: &[CredentialId], model: &str) -> bool {
+        let mut known = self.usable.iter().zip(&self.models);
+        known.any(|((id, _), models)| credentials.contains(id) && models.serve(Some(model)))
     }
 
     fn members(

@@ -4,6 +4,9 @@
 //! value, and the value may be a secret. Alias bombs and deep nesting are stopped by the parser's
 //! budget; the numbers are far above any configuration that a person writes.
 
+use std::path::PathBuf;
+
+use serde::Deserialize;
 use serde_saphyr::{Error, ExternalMessageSource, Options};
 
 use super::problem::{Place, Problems, Report, is_plain, suggestion};
@@ -31,6 +34,23 @@ pub fn read(text: &str, report: Report) -> Result<(File, Report), Problems> {
             Err(report.fail(place, explain(&error)))
         }
     }
+}
+
+/// `process.runtime_dir`, whatever else the file says. `None` where it is not there to be read.
+pub fn runtime_dir(text: &str) -> Option<PathBuf> {
+    #[derive(Deserialize)]
+    struct File {
+        process: Process,
+    }
+    #[derive(Deserialize)]
+    struct Process {
+        runtime_dir: PathBuf,
+    }
+    if text.len() > MAX_FILE {
+        return None;
+    }
+    let file: File = serde_saphyr::from_str_with_options(text, options()).ok()?;
+    Some(file.process.runtime_dir).filter(|folder| folder.is_absolute())
 }
 
 fn options() -> Options {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::edge::serve::{Serving, serve};
+use crate::service::Serving;
 use crate::sim::{Program, Shape, Sim, Step, Then};
 
 use super::cases::{Behaviour, Case, Dialect};
@@ -109,9 +109,13 @@ impl Stage {
             .name("edge".to_owned())
             .spawn(move || {
                 crate::edge::serve::first_look_up(&edge, START);
-                if let Err(error) = serve(edge, &serving) {
+                match crate::service::open(&edge, &serving) {
+                    // The doors stay open until the process ends.
+                    Ok(_doors) => loop {
+                        std::thread::park();
+                    },
                     // Nobody listens any more where the demo is over.
-                    let _ = failed.send(error.to_string());
+                    Err(refusal) => drop(failed.send(refusal.to_string())),
                 }
             })
             .map_err(|e| format!("the edge cannot be started: {e}"))?;

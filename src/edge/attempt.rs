@@ -30,6 +30,7 @@ use crate::admission::Endpoint;
 use crate::admission::coding::Decoder;
 use crate::admission::gate::{CommitReason, Gate, Refusal, Step, TERMINAL_WAIT};
 use crate::admission::rules::Reading;
+use crate::admission::share::Client;
 use crate::pool::{MemoryBudget, Reservation};
 
 use super::body::{BodyFault, Next, Source};
@@ -56,6 +57,8 @@ pub struct Purpose {
     pub max_bytes: usize,
     /// Held bytes of all requests.
     pub memory: MemoryBudget,
+    /// Whose they are.
+    pub client: Client,
 }
 
 /// The times of an attempt.
@@ -177,7 +180,7 @@ impl Attempt {
             sent: (mode == BodyMode::NoBody).then_some(started),
             report,
             held: None,
-            share: purpose.memory.reserve(0),
+            share: Some(purpose.memory.reservation(purpose.client)),
             purpose,
             ended: false,
             trailers: None,
@@ -404,7 +407,7 @@ impl Attempt {
             Some(decoder) => decoder.push(piece),
         };
         let room = match &mut self.share {
-            Some(share) => share.grow(piece.len()).is_ok(),
+            Some(share) => share.grow(piece.len(), Instant::now()).is_ok(),
             None => false,
         };
         match decoded {

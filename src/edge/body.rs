@@ -5,13 +5,20 @@
 //! and the memory budget of all requests. Beyond the latter two nothing is refused: the rest is
 //! streamed as it comes, and the request gets one attempt.
 
+use std::io::Read;
+use std::time::Instant;
+
 use bytes::{Bytes, BytesMut};
 use http::header;
 use pingora::ErrorType;
 use pingora::proxy::Session;
 
+use crate::admission::coding::Coding;
+use crate::admission::model;
+use crate::admission::share::Client;
 use crate::pool::{MemoryBudget, Reservation};
 
+use super::request::READ_ASIDE;
 use super::spec::Limits;
 
 /// What a streamed body is looked into for its model, bytes. Chosen: agents put it first.
@@ -52,7 +59,7 @@ pub enum BodyFault {
 }
 
 impl Body {
-    /// Reads the body of `session`'s request.
+    /// Reads the body of `session`'s request, which is `client`'s.
     ///
     /// # Errors
     ///
@@ -61,6 +68,7 @@ impl Body {
         session: &mut Session,
         limits: &Limits,
         memory: &MemoryBudget,
+        client: Client,
     ) -> Result<Body, BodyFault> {
         let declared = declared_length(session);
         if declared.is_some_and(|length| length > limits.request_body) {
@@ -79,16 +87,13 @@ impl Body {
             Some(length) if length > limits.replay_body => STREAMED_START,
             _ => limits.replay_body,
         };
-        let mut reservation = memory.reserve(0);
+        let mut reservation = memory.reservation(client);
         let mut bytes = BytesMut::with_capacity(declared.unwrap_or(0).min(PIECE));
         while let Some(piece) = next_piece(session).await? {
             if bytes.len() + piece.len() > limits.request_body {
                 return Err(BodyFault::TooLarge);
             }
-            let room = match &mut reservation {
-                Some(reservation) => reservation.grow(piece.len()).is_ok(),
-                None => false,
-            };
+            let room = reservation.grow(piece.len(), Instant::now()).is_ok();
             grow(&mut bytes, piece.len(), declared);
             bytes.extend_from_slice(&piece);
             if !room || bytes.len() > keep {
@@ -96,11 +101,11 @@ impl Body {
                 return Ok(Body {
                     bytes: bytes.freeze(),
                     rest: Rest::Streamed(left),
-                    _memory: reservation,
+                    _memory: Some(reservation),
                 });
             }
         }
-        Ok(Body::whole(bytes.freeze(), reservation))
+        Ok(Body::whole(bytes.freeze(), Some(reservation)))
     }
 
     /// What has been read: all of it, or its beginning.
@@ -111,6 +116,29 @@ impl Body {
     /// Whether it can be sent a second time.
     pub fn is_whole(&self) -> bool {
         self.rest == Rest::Nothing
+    }
+
+    /// The same body with the model `name` and nothing else changed, in plain form; `None` where it
+    /// cannot be had: the body has no one place for it, or is packed in a way that cannot be read, or
+    /// is more than `most` bytes or than `reservation` has room for.
+    pub async fn renamed(
+        &self,
+        coding: Option<Coding>,
+        name: &str,
+        most: usize,
+        mut reservation: Reservation,
+    ) -> Option<Body> {
+        let (bytes, name, coding) = (self.bytes.clone(), name.to_owned(), coding?);
+        let is_short = bytes.len() <= READ_ASIDE && coding == Coding::Identity;
+        let rename = move || {
+            let plain = unpacked(&bytes, coding, most, &mut reservation)?;
+            let renamed = model::renamed(plain, &name)?;
+            Some(Body::whole(renamed.into(), Some(reservation)))
+        };
+        match is_short {
+            true => rename(),
+            false => tokio::task::spawn_blocking(rename).await.ok()?,
+        }
     }
 
     /// The body from its start, to be sent.
@@ -214,6 +242,29 @@ async fn next_piece(session: &mut Session) -> Result<Option<Bytes>, BodyFault> {
     })
 }
 
+/// A packed body, read piece by piece within its bounds.
+fn unpacked(
+    bytes: &[u8],
+    coding: Coding,
+    most: usize,
+    reservation: &mut Reservation,
+) -> Option<Vec<u8>> {
+    let mut reader = coding.reader(bytes).ok()?;
+    let mut plain = Vec::with_capacity(bytes.len().min(most));
+    let mut piece = vec![0; PIECE];
+    loop {
+        let length = reader.read(&mut piece).ok()?;
+        if length == 0 {
+            return Some(plain);
+        }
+        if plain.len() + length > most {
+            return None;
+        }
+        reservation.grow(length, Instant::now()).ok()?;
+        plain.extend_from_slice(piece.get(..length)?);
+    }
+}
+
 /// Makes room for `more` bytes: doubling, but never beyond what was declared.
 fn grow(bytes: &mut BytesMut, more: usize, declared: Option<usize>) {
     let needed = bytes.len() + more;
@@ -246,6 +297,43 @@ mod tests {
                 }
                 assert_eq!((got, ends, source.is_done()), (length, 1, true), "{length}");
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_renamed_body_stays_within_its_bounds() {
+        let json = format!(r#"{{"model":"a","input":"{}"}}"#, "x".repeat(READ_ASIDE));
+        let packed = zstd::stream::encode_all(json.as_bytes(), 1).unwrap();
+        let client = Client::hashed(1);
+        for (coding, bytes) in [
+            (Coding::Identity, json.clone().into_bytes()),
+            (Coding::Zstd, packed),
+        ] {
+            let body = Body::whole(bytes.into(), None);
+            for (room, most, fits) in [
+                (2 * json.len(), json.len(), true),
+                (2 * json.len(), json.len() - 1, false),
+                (json.len() / 2, json.len(), false),
+            ] {
+                let memory = MemoryBudget::new(room);
+                let reservation = memory.reservation(client);
+                let renamed = body.renamed(Some(coding), "b", most, reservation).await;
+                assert_eq!(renamed.is_some(), fits, "{coding:?} {room} {most}");
+                let bytes = renamed.as_ref().map(|body| body.bytes().len());
+                assert_eq!(memory.used(), bytes.unwrap_or_default());
+                if let Some(renamed) = renamed {
+                    let expected = json.replacen("\"a\"", "\"b\"", 1);
+                    assert_eq!(renamed.bytes(), expected.as_bytes());
+                    assert!(renamed.is_whole());
+                }
+                assert_eq!(memory.used(), 0);
+            }
+            let reservation = MemoryBudget::new(json.len()).reservation(client);
+            assert!(
+                body.renamed(None, "b", json.len(), reservation)
+                    .await
+                    .is_none()
+            );
         }
     }
 

@@ -15,6 +15,7 @@
 //! most retryable refusal of all.
 
 mod choosing;
+mod fallback;
 mod last_word;
 mod sending;
 mod turn;
@@ -30,7 +31,7 @@ use crate::admission::policy::{ClientErrorCode, OnHoldTimeout};
 use crate::admission::verdict::{HoldOut, Switch, Telling};
 use crate::observe::record::CredentialName;
 use crate::observe::words::{Blocked, Outcome, Then};
-use crate::pool::{self, CredentialIndex, Lease, RouteIndex, Stated};
+use crate::pool::{self, CredentialIndex, Lease, NoneReason, RouteIndex, Stated};
 
 use super::answer::Answer;
 use super::attempt::{Attempt, Held};
@@ -40,20 +41,25 @@ use super::owners::Thing;
 use super::request::{Plan, Served, TURN_STATE};
 use super::state::Edge;
 use super::tale::{Ended, Tale, head_is_its_own};
+use fallback::Own;
 use last_word::Refused;
 use turn::Turn;
 
 /// The course of one request over its attempts.
 struct Course<'a> {
     edge: &'a Edge,
-    plan: &'a Plan,
+    plan: Plan,
     body: Body,
     tale: Tale,
     tried: Vec<CredentialIndex>,
+    /// Once the request has fallen back to another model: what it was before.
+    own: Option<Own>,
     /// The refusal that is answered if nothing is left: of several, the most retryable one.
     refused: Option<Refused>,
     /// Who had no seat for it, to be told to the pool once it is known who had.
     without_seat: Vec<pool::Refused>,
+    /// Attempts made.
+    made: u32,
     /// Attempts that this request has.
     allowed: u32,
     /// When the last attempt began.
@@ -81,45 +87,57 @@ impl Edge {
         &self,
         session: &mut Session,
         tale: Tale,
-        plan: &Plan,
+        plan: Plan,
         body: Body,
     ) -> Served {
         let now = Instant::now();
         let time = self.policy.hold.request_max_time;
+        let deadline = plan.ask.stream.then(|| now + bounded(time));
         let mut course = Box::new(Course {
             edge: self,
             plan,
             body,
             tale,
             tried: Vec::new(),
+            own: None,
             refused: None,
             without_seat: Vec::new(),
+            made: 0,
             allowed: 0,
             began: now,
             soonest: None,
             timed_out: false,
             sent_before: false,
-            deadline: plan.ask.stream.then(|| now + bounded(time)),
+            deadline,
         });
-        match course.turn(session).await {
-            Turn::Go(attempts) => course.allowed = attempts,
+        let first = match course.turn(session).await {
+            Turn::Go(attempts) => {
+                course.allowed = course.set_aside(attempts);
+                course.choose(Instant::now()).map_err(Some)
+            }
+            Turn::Full => Err(None),
             Turn::Left => {
                 self.finish(course.tale, Outcome::ClientGone);
                 return Served::Broken;
             }
-            Turn::Full => return course.give_up(session, None).await,
-        }
-        let now = Instant::now();
-        let mut lease = match course.choose(now) {
+        };
+        let mut lease = match first {
             Ok(lease) => lease,
-            Err(why) => {
-                if why.other_realm {
-                    course.tale.blocked(Blocked::EncryptedContent);
-                }
+            // A model that the route does not have is neither full nor refused.
+            Err(Some(why)) if why.reason == NoneReason::NoCredentialServesModel => {
                 return course.give_up(session, Some(why)).await;
             }
+            Err(why) => match course.fall_back(session).await {
+                Some(lease) => lease,
+                None => {
+                    if why.is_some_and(|why| why.other_realm) {
+                        course.tale.blocked(Blocked::EncryptedContent);
+                    }
+                    return course.give_up(session, why).await;
+                }
+            },
         };
-        self.deposit(RouteIndex(plan.route), now);
+        self.deposit(RouteIndex(course.plan.route), Instant::now());
         loop {
             match course.attempt(session, lease).await {
                 Step::Again(again, next) => (course, lease) = (again, next),
@@ -133,6 +151,7 @@ impl<'a> Course<'a> {
     /// One attempt, and what follows from it.
     async fn attempt(mut self: Box<Self>, session: &mut Session, lease: Arc<Lease>) -> Step<'a> {
         self.tried.push(lease.credential().index());
+        self.made += 1;
         self.began = Instant::now();
         let Some(upstream) = self.edge.upstream(lease.credential().index()) else {
             return Step::Served(self.give_up(session, None).await);
@@ -284,12 +303,17 @@ impl<'a> Course<'a> {
                 stated: stated.map(|s| s.after),
             });
         }
-        if matches!(verdict, Verdict::RateLimit | Verdict::Quota) {
+        if matches!(verdict, Verdict::RateLimit | Verdict::Quota) && self.own.is_none() {
             let after = stated.map(|s| s.after).or(default_time(verdict));
             self.soonest = self.soonest.into_iter().chain(after).min();
         }
-        // What only a switch brought about is answered as the refusal before it.
-        let brought_about = verdict == Verdict::State && self.refused.is_some();
+        // What only a switch brought about, or a model that the client did not ask for, is answered as
+        // what was before it.
+        let brought_about = match verdict {
+            Verdict::State => self.refused.is_some() || self.own.is_some(),
+            Verdict::ClientError => self.own.is_some(),
+            _ => false,
+        };
         let stays = refusal.ruling.switch() == Switch::No;
         let passes = stays || !self.plan.endpoint.may_be_repeated();
         if passes && !brought_about {
@@ -332,10 +356,13 @@ impl<'a> Course<'a> {
     async fn move_on(mut self: Box<Self>, session: &mut Session, unsent: bool) -> Step<'a> {
         match self.next(unsent) {
             Ok(lease) => Step::Again(self, lease),
-            Err(blocked) => {
-                self.tale.blocked(blocked);
-                Step::Served(self.give_up(session, None).await)
-            }
+            Err(blocked) => match self.fall_back(session).await {
+                Some(lease) => Step::Again(self, lease),
+                None => {
+                    self.tale.blocked(blocked);
+                    Step::Served(self.give_up(session, None).await)
+                }
+            },
         }
     }
 
@@ -384,6 +411,9 @@ impl<'a> Course<'a> {
         if self.edge.disclose {
             additions.add("x-berth-attempts", &self.tale.attempts().to_string());
             additions.add("x-berth-credential", name.0.as_str());
+        }
+        if let Some(model) = self.fell_back_to() {
+            additions.add("x-berth-model", &model);
         }
         let Course {
             edge,

@@ -10,6 +10,7 @@ use pingora::http::{RequestHeader, ResponseHeader};
 
 use crate::pool::Secrets;
 
+use super::request::ROUTING_HINT;
 use super::spec::Auth;
 use super::upstream::Upstream;
 
@@ -164,6 +165,24 @@ pub fn to_upstream(
             e,
         )
     })?);
+    Ok(())
+}
+
+/// Makes the head of an attempt say what its body says: it is framed so, is not packed, and names the
+/// model `name`.
+///
+/// # Errors
+///
+/// The name cannot stand in a header, which the configuration makes impossible.
+pub fn rename(request: &mut RequestHeader, name: &str, framing: Framing) -> pingora::Result<()> {
+    request.remove_header(&header::CONTENT_ENCODING);
+    if let Framing::Length(length) = framing {
+        request.remove_header(&header::TRANSFER_ENCODING);
+        request.insert_header(header::CONTENT_LENGTH, length)?;
+    }
+    if request.remove_header(ROUTING_HINT).is_some() {
+        request.insert_header(ROUTING_HINT, format!("model={name}"))?;
+    }
     Ok(())
 }
 

@@ -21,6 +21,7 @@ use pingora::{Error, ErrorType};
 use crate::admission::policy::Mode;
 
 use super::clean::Clean;
+use super::drain::HeadRead;
 use super::headers;
 use super::request::{Served, TURN_STATE};
 use super::state::Edge;
@@ -75,6 +76,18 @@ impl ProxyHttp for Proxy {
     /// None: berth never compresses, and modules cost time on every piece.
     fn init_downstream_modules(&self, _: &mut HttpModules) {}
 
+    /// Called once the head was read, with what `drain` gave the session.
+    fn on_connection_reuse(
+        &self,
+        _: &mut Session,
+        _: &mut Ctx,
+        given: Box<dyn std::any::Any + Send + Sync>,
+    ) {
+        if let Some(head) = given.downcast_ref::<HeadRead>() {
+            head.note();
+        }
+    }
+
     async fn early_request_filter(
         &self,
         session: &mut Session,
@@ -87,6 +100,10 @@ impl ProxyHttp for Proxy {
             .and_then(|user| user.downcast_mut::<Option<Task>>())
             .and_then(Option::take);
         if let Some(task) = attempt {
+            if let Some(model) = &task.renamed {
+                // Before the body is looked at: pingora reads of it what the head says.
+                headers::rename(session.req_header_mut(), model, task.framing)?;
+            }
             *ctx = Ctx::Attempt(Box::new(task));
         }
         Ok(())

@@ -11,12 +11,14 @@ use pingora::proxy::Session;
 
 use crate::admission::ask::{Ask, is_model_name};
 use crate::admission::coding::Coding;
+use crate::admission::share::Client;
 use crate::admission::{Dialect, Endpoint};
 use crate::observe::words::Outcome;
 use crate::pool::{CredentialIndex, Lineage, Reach};
 
 use super::answer::{self, Answer};
 use super::body::{Body, BodyFault, declared_length};
+use super::client;
 use super::owners::Thing;
 use super::paths::{self, Place};
 use super::sessions;
@@ -39,7 +41,10 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A body larger than this, or packed, is read on a thread of its own.
-const READ_ASIDE: usize = 256 * 1024;
+pub const READ_ASIDE: usize = 256 * 1024;
+
+/// In which the Codex client names the model a second time: `model=NAME`.
+pub const ROUTING_HINT: &str = "x-codex-routing-hint";
 
 /// The header of a turn's state: the Codex client sends back what an answer gave it.
 pub const TURN_STATE: &str = "x-codex-turn-state";
@@ -74,8 +79,8 @@ pub struct Plan {
     pub session: Option<Lineage>,
     /// The turn state that it carries, and who made that.
     pub turn_state: Option<TurnState>,
-    /// Its client's address, hashed: stands in for a session where there is none.
-    pub peer: Option<u64>,
+    /// Who asks; stands in for a session where there is none.
+    pub client: Client,
 }
 
 /// A turn state that a client sends back.
@@ -109,7 +114,8 @@ impl Edge {
         };
         self.name_route(&mut story, Some(plan.route));
         let dialect = plan.dialect;
-        if self.memory.is_tight() && declared_length(session).is_none_or(|n| n > SMALL_BODY) {
+        let is_large = declared_length(session).is_none_or(|length| length > SMALL_BODY);
+        if is_large && self.memory.turns_away(plan.client, Instant::now()) {
             let message = "The gateway is short of memory. Please try again.";
             let after = answer::retry_after(None, self.policy.retry_after);
             let answer = Answer::retry(dialect, ("server_error", message), after);
@@ -117,14 +123,14 @@ impl Edge {
                 .refuse_body(session, story, answer, Outcome::NoneAvailable)
                 .await;
         }
-        let body = match Body::read(session, &self.limits, &self.memory).await {
+        let body = match Body::read(session, &self.limits, &self.memory, plan.client).await {
             Ok(body) => body,
             Err(fault) => return self.body_fault(session, story, dialect, fault).await,
         };
         let ask = read_ask(session, body.bytes()).await;
         let plan = self.read(plan, session, ask);
         self.tell(&mut story, &plan);
-        self.fail_over(session, story, &plan, body).await
+        self.fail_over(session, story, plan, body).await
     }
 
     /// Where a request goes, by its head alone.
@@ -168,10 +174,7 @@ impl Edge {
                 turn_state: request.headers.get(TURN_STATE).map(|value| TurnState {
                     maker: self.owners.maker(Thing::TurnState, value.as_bytes()),
                 }),
-                peer: session
-                    .client_addr()
-                    .and_then(|address| address.as_inet())
-                    .map(|address| sessions::hash(None, &address.ip().to_string())),
+                client: client::of(session),
             }),
             _ if request.method == Method::HEAD => Way::Answer(None, Answer::alive(), Outcome::Ok),
             Place::Outside if method == "GET" && path == "/healthz" => {
@@ -347,12 +350,8 @@ impl Plan {
 /// What a request's body asks for; the model from a header where the body does not say. A large body
 /// takes a while, and is read where it keeps nobody waiting.
 pub async fn read_ask(session: &Session, body: &Bytes) -> Ask {
-    let headers = &session.req_header().headers;
-    let coding = match headers.get(header::CONTENT_ENCODING) {
-        None => Some(Coding::Identity),
-        Some(name) => Coding::named(name.as_bytes()),
-    };
-    let hint = headers.get("x-codex-routing-hint");
+    let coding = coding(session);
+    let hint = session.req_header().headers.get(ROUTING_HINT);
     let hint = hint.and_then(|hint| hint.to_str().ok()?.strip_prefix("model="));
     let hint = hint.filter(|name| is_model_name(name)).map(str::to_owned);
     let mut ask = if body.is_empty() {
@@ -366,6 +365,14 @@ pub async fn read_ask(session: &Session, body: &Bytes) -> Ask {
     };
     ask.model = ask.model.or(hint);
     ask
+}
+
+/// The coding of a request's body, if it is one that can be read.
+pub fn coding(session: &Session) -> Option<Coding> {
+    match session.req_header().headers.get(header::CONTENT_ENCODING) {
+        None => Some(Coding::Identity),
+        Some(name) => Coding::named(name.as_bytes()),
+    }
 }
 
 async fn discard(session: &mut Session) {

@@ -2,8 +2,8 @@
 //!
 //! Clients name a session in several ways, and a subagent has a session of its own in some and its
 //! root's in others. Here the names are found and hashed, alike on every node and after every restart;
-//! what follows from them is the pool's. The client is part of each hash, so nobody can name another
-//! client's session. Nothing of a name is kept or shown.
+//! what follows from them is the pool's. The client is part of each hash, so that nobody can name
+//! another's session once clients are told apart. Nothing of a name is kept or shown.
 
 use http::HeaderMap;
 use sha2::{Digest, Sha256};

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::admission::day::Day;
 use crate::admission::rules::Reading;
+use crate::admission::share::Client;
 use crate::admission::{Dialect, Policy};
 use crate::observe::admin::{Control, Order, UnknownCredential};
 use crate::observe::ids::SessionKey;
@@ -25,6 +25,7 @@ use super::news::News;
 use super::owners::Owners;
 use super::spec::{Limits, RouteSpec, UpstreamSpec};
 use super::upstream::{Upstream, UpstreamError};
+use super::waiting::WaitingRoom;
 
 /// What the edge is made from.
 #[derive(Debug)]
@@ -72,8 +73,8 @@ pub struct Edge {
     /// What belongs to the credential that made it.
     pub owners: Owners,
     /// Requests that wait for a seat.
-    pub waiting: AtomicUsize,
-    draining: AtomicBool,
+    pub waiting: WaitingRoom,
+    draining: watch::Sender<bool>,
     /// Told what happens, once another process has taken over.
     pub(super) heir: RwLock<Option<mpsc::Sender<News>>>,
 }
@@ -137,6 +138,7 @@ impl Edge {
                 .iter()
                 .map(|_| RetryWindow::new(budget, now))
                 .collect(),
+            waiting: WaitingRoom::new(parts.policy.wait.max_waiting),
             routes: parts.routes,
             policy: parts.policy,
             limits: parts.limits,
@@ -149,8 +151,7 @@ impl Edge {
             of_credential,
             warnings: parts.warnings,
             owners: Owners::default(),
-            waiting: AtomicUsize::new(0),
-            draining: AtomicBool::new(false),
+            draining: watch::Sender::new(false),
             heir: RwLock::new(None),
         })
     }
@@ -196,16 +197,22 @@ impl Edge {
         }
     }
 
-    /// Whether a route's budget has another attempt.
-    pub fn withdraw(&self, route: RouteIndex, now: Instant) -> bool {
+    /// Whether a route's budget has another attempt for `client`.
+    pub fn withdraw(&self, route: RouteIndex, client: Client, now: Instant) -> bool {
         self.budgets
             .get(route.0)
-            .is_some_and(|budget| budget.withdraw(now))
+            .is_some_and(|budget| budget.withdraw(client, now))
     }
 
     /// From now on the process drains.
     pub fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
+        self.draining.send_replace(true);
+    }
+
+    /// Returns once the process drains.
+    pub async fn drains(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.draining.subscribe().wait_for(|drains| *drains).await;
     }
 }
 
@@ -238,11 +245,10 @@ impl Control for Edge {
             excess: view.excess,
         });
         let full = self.pool.full_models(now);
-        let waiting = self.waiting.load(Ordering::Relaxed) as u64;
         let models = full.iter().map(|full| ModelView {
             model: SafeText::new(&full.model),
             full: true,
-            waiting,
+            waiting: self.waiting.waiting(&full.model) as u64,
         });
         let today = today();
         let rules = self.policy.rules.all().map(|rule| RuleView {
@@ -273,7 +279,7 @@ impl Control for Edge {
     }
 
     fn ready(&self) -> bool {
-        !self.draining.load(Ordering::Relaxed)
+        !*self.draining.borrow()
     }
 
     fn order(&self, id: &CredentialId, order: &Order) -> Result<(), UnknownCredential> {
@@ -292,8 +298,9 @@ impl Control for Edge {
     }
 }
 
-/// Looks up names and re-reads secrets until `stopped`.
-pub async fn tend(edge: Arc<Edge>, mut stopped: pingora::server::ShutdownWatch) {
+/// Looks up names and re-reads secrets, for as long as the process lives: what drains may still need
+/// both.
+pub async fn tend(edge: Arc<Edge>) {
     /// How often secret files are looked at. Chosen: nobody waits longer for a rotation.
     const SECRETS_EVERY: Duration = Duration::from_secs(5);
     let mut names = tokio::time::interval(super::upstream::LOOK_UP_EVERY);
@@ -306,11 +313,6 @@ pub async fn tend(edge: Arc<Edge>, mut stopped: pingora::server::ShutdownWatch) 
             _ = secrets.tick() => {
                 let edge = edge.clone();
                 let _ = tokio::task::spawn_blocking(move || reload_secrets(&edge)).await;
-            }
-            changed = stopped.changed() => {
-                if changed.is_err() || *stopped.borrow() {
-                    return;
-                }
             }
         }
     }

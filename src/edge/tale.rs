@@ -22,6 +22,8 @@ use super::delivery::Delivery;
 /// A story in the making.
 pub struct Tale {
     record: Record,
+    /// The model of the attempts from here on.
+    model: Option<SafeText>,
     started: Instant,
 }
 
@@ -67,6 +69,7 @@ impl Tale {
         };
         Tale {
             record,
+            model: None,
             started: Instant::now(),
         }
     }
@@ -94,7 +97,14 @@ impl Tale {
     /// What it asks for.
     pub fn asks(&mut self, model: Option<&str>, session: Option<SessionHash>) {
         self.record.model = model.map(SafeText::new);
+        self.model = self.record.model.clone();
         self.record.session = session;
+    }
+
+    /// From here on another model is asked.
+    pub fn falls_back(&mut self, model: &str) {
+        self.model = Some(SafeText::new(model));
+        self.then(Then::FallBack);
     }
 
     /// An attempt ended.
@@ -120,7 +130,7 @@ impl Tale {
         let code = refusal.and_then(|r| r.facts.code.as_deref().or(r.facts.kind.as_deref()));
         self.record.attempts.push(AttemptRecord {
             credential: credential.clone(),
-            model: self.record.model.clone(),
+            model: self.model.clone(),
             verdict,
             shape: refusal.map(|r| r.shape),
             status: told.status,

@@ -24,6 +24,8 @@ pub struct Task {
     pub framing: Framing,
     /// Ask for an answer without content coding.
     pub plain: bool,
+    /// The body names this model instead of the client's, and is plain.
+    pub renamed: Option<String>,
     /// The state of a turn goes along.
     pub keeps_turn_state: bool,
     /// Which connection may be used.

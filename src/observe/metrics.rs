@@ -81,7 +81,7 @@ impl Metrics {
             )?,
             failovers: counter(
                 "berth_failovers_total",
-                "Switches to another credential, by the verdict before.",
+                "Switches to another credential, by the verdict before; to another model: fallback_model.",
                 &["route", "reason"],
             )?,
             blocked: counter(
@@ -153,6 +153,9 @@ impl Metrics {
         add(&self.requests, [route, model, record.outcome.as_str()], 1);
         for attempt in &record.attempts {
             self.attempt(attempt, route, record.commit_reason);
+        }
+        if record.fell_back() {
+            add(&self.failovers, [route, "fallback_model"], 1);
         }
         if let Some(reason) = record.blocked {
             add(&self.blocked, [reason.as_str()], 1);
@@ -329,6 +332,38 @@ mod tests {
             (value(&text, refused), value(&text, admitted)),
             (Some(1.0), Some(1.0))
         );
+    }
+
+    #[test]
+    fn a_fallback_is_counted_once_and_under_the_models_of_its_attempts() {
+        let metrics = Metrics::new("v").unwrap();
+        let mut record = failed_over();
+        record.attempts[0].then = Then::FallBack;
+        record.attempts[1].model = Some(SafeText::new("gpt-b"));
+        metrics.record(&record);
+        let text = metrics.render(&Snapshot::default(), 0);
+        for (series, count) in [
+            (
+                r#"berth_failovers_total{reason="fallback_model",route="/v1"}"#,
+                Some(1.0),
+            ),
+            (
+                r#"berth_failovers_total{reason="capacity",route="/v1"}"#,
+                None,
+            ),
+            (
+                r#"berth_attempts_total{credential="campus-b",model="gpt-b",verdict="admitted"}"#,
+                Some(1.0),
+            ),
+            (
+                r#"berth_tokens_total{client="lab-7",kind="output",model="gpt-b"}"#,
+                Some(50.0),
+            ),
+        ] {
+            assert_eq!(value(&text, series), count, "{series}");
+        }
+        // The client's own model was never admitted, and has no name here.
+        assert!(text.contains(r#"berth_requests_total{model="other",outcome="ok",route="/v1"} 1"#));
     }
 
     #[test]

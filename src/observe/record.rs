@@ -148,6 +148,12 @@ impl Record {
         serde_json::to_string(self)
     }
 
+    /// Whether a fallback model was asked.
+    pub fn fell_back(&self) -> bool {
+        let other = |attempt: &AttemptRecord| attempt.model != self.model;
+        self.attempts.iter().any(other)
+    }
+
     /// The model that answered, or the one asked for.
     pub fn answered_model(&self) -> Option<&SafeText> {
         let last = self

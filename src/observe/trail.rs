@@ -95,6 +95,15 @@ impl Trail {
         self.metrics.add_totals(totals);
     }
 
+    /// Waits until what has ended is written down, or the disk hangs.
+    pub fn flush(&self) {
+        /// Chosen: a healthy disk takes a full queue in far less.
+        const PATIENCE: Duration = Duration::from_secs(5);
+        if !self.audit.flush(PATIENCE) {
+            log::warn!("audit: the last lines could not be written within {PATIENCE:?}");
+        }
+    }
+
     /// Counts for the process that takes over.
     pub fn export_counts(&self, now: Instant) -> Vec<PairHistory> {
         self.counts.export(self.age(now))

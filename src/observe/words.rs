@@ -107,6 +107,8 @@ closed_set! {
     Then {
         /// Another credential was asked.
         FailOver => "fail_over",
+        /// A fallback model was asked.
+        FallBack => "fall_back",
         /// The answer went to the client.
         Commit => "commit",
         /// berth answered in its own words.
@@ -142,7 +144,7 @@ mod tests {
         assert_eq!(distinct(Outcome::ALL, Outcome::as_str), 9);
         assert_eq!(distinct(CommitReason::ALL, CommitReason::as_str), 7);
         assert_eq!(distinct(Blocked::ALL, Blocked::as_str), 10);
-        assert_eq!(distinct(Then::ALL, Then::as_str), 5);
+        assert_eq!(distinct(Then::ALL, Then::as_str), 6);
         assert_eq!(distinct(Transport::ALL, Transport::as_str), 2);
     }
 }

@@ -4,25 +4,40 @@
 //! So retries are paid for by first attempts: at most `ratio` of them within ten seconds, and
 //! `min_per_second` where traffic is too thin for a ratio to mean anything. A token bucket was
 //! refused: tokens saved in a quiet hour would all be spent in the first second of an outage.
-//! The window moves in steps of a second, so it spans between nine and ten seconds.
+//! The window moves in steps of a second, so it spans between nine and ten seconds. No client gets
+//! more than half while others ask (`admission::share`): a loop spends its own half, not the route's.
 
 use std::sync::Mutex;
 use std::time::Instant;
 
 use super::lock;
 use crate::admission::policy::RetryBudget;
+use crate::admission::recent::Recent;
+use crate::admission::share::{Askers, Client, Shared};
 
 /// The attempts of one route within the last ten seconds.
 #[derive(Debug)]
 pub struct RetryWindow {
     budget: RetryBudget,
-    buckets: Mutex<Buckets>,
+    spending: Mutex<Spending>,
 }
 
 /// Seconds in the window, one bucket each (the policy's number).
 const SECONDS: usize = 10;
 
+/// Clients whose spending is remembered, the latest. Chosen: more than retry within ten seconds, and
+/// 200 KiB for each route.
+const CLIENTS: usize = 1024;
+
 #[derive(Debug)]
+struct Spending {
+    of_all: Buckets,
+    /// What each client spent of it.
+    of: Recent<Client, Buckets>,
+    askers: Askers,
+}
+
+#[derive(Clone, Debug)]
 struct Buckets {
     origin: Instant,
     /// The newest second, counted from `origin`.
@@ -42,36 +57,54 @@ impl RetryWindow {
     pub fn new(budget: RetryBudget, now: Instant) -> RetryWindow {
         RetryWindow {
             budget,
-            buckets: Mutex::new(Buckets {
-                origin: now,
-                newest: 0,
-                buckets: [Bucket::default(); SECONDS],
+            spending: Mutex::new(Spending {
+                of_all: Buckets::new(now),
+                of: Recent::new(CLIENTS),
+                askers: Askers::default(),
             }),
         }
     }
 
     /// A first attempt is made.
     pub fn deposit(&self, now: Instant) {
-        lock(&self.buckets).update(now, |bucket| bucket.first += 1);
+        let mut spending = lock(&self.spending);
+        spending.of_all.update(now, |bucket| bucket.first += 1);
     }
 
-    /// Whether one more later attempt may be made; if so, it is counted.
-    pub fn withdraw(&self, now: Instant) -> bool {
-        let mut buckets = lock(&self.buckets);
-        buckets.turn_to(now);
-        let sum = buckets.sum();
+    /// Whether one more later attempt may be made for `client`; if so, it is counted.
+    pub fn withdraw(&self, client: Client, now: Instant) -> bool {
+        let mut spending = lock(&self.spending);
+        let Spending { of_all, of, askers } = &mut *spending;
+        let others = askers.asks(client, now);
+        of_all.turn_to(now);
+        let sum = of_all.sum();
         let always = u64::from(self.budget.min_per_second) * SECONDS as u64;
         let earned = self.budget.ratio * sum.first as f64;
-        let spent = sum.later + 1;
-        let allowed = spent <= always || spent as f64 <= earned;
-        if allowed {
-            buckets.update(now, |bucket| bucket.later += 1);
+        let shared = Shared {
+            // Toward zero, and no number beyond the range is one.
+            limit: always.max(earned as u64),
+            taken: sum.later,
+        };
+        let mine = of.entry(client, || Buckets::new(now));
+        mine.turn_to(now);
+        let granted = shared.grants(mine.sum().later, 1, others);
+        if granted {
+            mine.update(now, |bucket| bucket.later += 1);
+            of_all.update(now, |bucket| bucket.later += 1);
         }
-        allowed
+        granted
     }
 }
 
 impl Buckets {
+    fn new(now: Instant) -> Buckets {
+        Buckets {
+            origin: now,
+            newest: 0,
+            buckets: [Bucket::default(); SECONDS],
+        }
+    }
+
     /// Empties the seconds that have gone by. A time before the newest one counts as the newest:
     /// two threads may well come here in the other order.
     fn turn_to(&mut self, now: Instant) {
@@ -121,9 +154,14 @@ mod tests {
         (RetryWindow::new(budget, now), now)
     }
 
-    fn withdrawn(window: &RetryWindow, now: Instant, tries: usize) -> usize {
-        (0..tries).filter(|_| window.withdraw(now)).count()
+    /// What a crowd gets: nobody in it comes near half.
+    fn withdrawn(window: &RetryWindow, now: Instant, tries: u64) -> usize {
+        let tries = (100..100 + tries).map(Client::hashed);
+        tries.filter(|it| window.withdraw(*it, now)).count()
     }
+
+    const A: Client = Client::hashed(1);
+    const B: Client = Client::hashed(2);
 
     #[test]
     fn thin_traffic_has_its_minimum() {
@@ -145,14 +183,14 @@ mod tests {
     fn nothing_at_all_means_no_retries() {
         let (window, now) = window(0.0, 0);
         window.deposit(now);
-        assert!(!window.withdraw(now));
+        assert!(!window.withdraw(A, now));
     }
 
     #[test]
     fn what_was_spent_comes_back_after_the_window_and_not_before() {
         let (window, now) = window(0.0, 1);
         assert_eq!(withdrawn(&window, now, 100), 10);
-        assert!(!window.withdraw(now + WINDOW - Duration::from_millis(1)));
+        assert!(!window.withdraw(A, now + WINDOW - Duration::from_millis(1)));
         assert_eq!(withdrawn(&window, now + WINDOW, 100), 10);
     }
 
@@ -160,9 +198,9 @@ mod tests {
     fn first_attempts_are_forgotten_after_the_window() {
         let (window, now) = window(1.0, 0);
         window.deposit(now);
-        assert!(!window.withdraw(now + WINDOW));
+        assert!(!window.withdraw(A, now + WINDOW));
         window.deposit(now + WINDOW);
-        assert!(window.withdraw(now + WINDOW * 2 - Duration::from_millis(1)));
+        assert!(window.withdraw(A, now + WINDOW * 2 - Duration::from_millis(1)));
     }
 
     #[test]
@@ -170,7 +208,34 @@ mod tests {
         let (window, now) = window(1.0, 0);
         let later = now + Duration::from_secs(86_400);
         window.deposit(later);
-        assert!(window.withdraw(now));
-        assert!(!window.withdraw(later));
+        assert!(window.withdraw(A, now));
+        assert!(!window.withdraw(A, later));
+    }
+
+    fn by(window: &RetryWindow, client: Client, now: Instant) -> usize {
+        (0..100).filter(|_| window.withdraw(client, now)).count()
+    }
+
+    #[test]
+    fn one_client_alone_leaves_a_tenth_to_the_next_and_then_has_its_half() {
+        let (window, now) = window(0.0, 2);
+        assert_eq!(by(&window, A, now), 18);
+        assert_eq!(by(&window, B, now), 2);
+        let later = now + WINDOW;
+        assert_eq!(by(&window, A, later), 10, "B asked lately");
+        assert_eq!(by(&window, B, later), 10);
+        let alone = later + WINDOW + Duration::from_secs(1);
+        assert_eq!(by(&window, A, alone), 18);
+    }
+
+    #[test]
+    fn what_a_client_spent_comes_back_to_it_after_the_window() {
+        let (window, now) = window(0.0, 2);
+        window.withdraw(B, now);
+        assert_eq!(by(&window, A, now), 10);
+        let soon = now + Duration::from_secs(5);
+        window.withdraw(B, soon);
+        assert_eq!(by(&window, A, soon), 0);
+        assert_eq!(by(&window, A, now + WINDOW), 10);
     }
 }

@@ -6,6 +6,7 @@
 // Each file of tests uses a part of this.
 #![allow(dead_code)]
 
+pub mod fallback;
 pub mod upstream;
 pub mod wire;
 
@@ -13,7 +14,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -35,7 +36,7 @@ pub const IDS: &str = "abcdefghijklmnopqrst";
 
 /// A running berth.
 pub struct Berth {
-    child: Child,
+    child: Option<Child>,
     dir: TempDir,
     /// Where clients come.
     pub addr: SocketAddr,
@@ -59,7 +60,23 @@ impl Berth {
         panic!("no free port");
     }
 
+    /// The same, by a line of a shell: `"$@"` is berth with its arguments. Its stdin is `stdin`.
+    pub async fn start_by(shell: &str, stdin: impl Into<Stdio>, config: &str) -> Berth {
+        let mut berth = Berth::prepare(config);
+        let mut command = Command::new("sh");
+        command.args(["-c", shell, "sh"]).arg(berth.program());
+        berth.run(command, stdin.into());
+        assert!(berth.becomes_ready().await, "{}", berth.log());
+        berth
+    }
+
     fn spawn(config: &str) -> Berth {
+        let mut berth = Berth::prepare(config);
+        berth.run(Command::new(berth.program()), Stdio::null());
+        berth
+    }
+
+    fn prepare(config: &str) -> Berth {
         let dir = tempfile::tempdir().unwrap();
         let (addr, admin) = (free_port(), free_port());
         let text = format!(
@@ -68,24 +85,33 @@ impl Berth {
              audit: {{path: {}}}\n{config}",
             dir.path().join("audit.jsonl").display(),
         );
-        let file = dir.path().join("berth.yaml");
-        std::fs::write(&file, text).unwrap();
-        let log = File::create(dir.path().join("log")).unwrap();
-        let child = command(&["run"], &file)
-            .env("RUST_LOG", "info,pingora_core=warn,berth=debug")
-            // One arena: with one per thread glibc keeps fragments in each, which look like a leak.
-            .env("MALLOC_ARENA_MAX", "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
+        std::fs::write(dir.path().join("berth.yaml"), text).unwrap();
+        // A link, so that a test can put another build in its place.
+        std::os::unix::fs::symlink(binary(), dir.path().join("berth")).unwrap();
         Berth {
-            child,
+            child: None,
             dir,
             addr,
             admin,
         }
+    }
+
+    fn run(&mut self, mut command: Command, stdin: Stdio) {
+        let log = File::create(self.dir.path().join("log")).unwrap();
+        command.arg("run").arg("-c").arg(self.config_file());
+        command
+            .env("RUNTIME_DIRECTORY", self.dir.path())
+            .env("RUST_LOG", "info,pingora_core=warn,berth=debug");
+        // One arena: with one per thread glibc keeps fragments in each, which look like a leak.
+        command.env("MALLOC_ARENA_MAX", "1");
+        give_secrets(&mut command);
+        let child = command
+            .stdin(stdin)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.child = Some(child);
     }
 
     /// What another command of berth says of the same configuration.
@@ -98,7 +124,7 @@ impl Berth {
     async fn becomes_ready(&mut self) -> bool {
         let since = Instant::now();
         while since.elapsed() < DEADLINE {
-            if self.child.try_wait().unwrap().is_some() {
+            if !self.lives() {
                 return false;
             }
             if tokio::net::TcpStream::connect(self.admin).await.is_ok()
@@ -112,14 +138,87 @@ impl Berth {
         panic!("not ready within the deadline:\n{}", self.log());
     }
 
-    /// Its process id.
+    /// The id of the process that was started.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.as_ref().unwrap().id()
     }
 
-    /// Whether the process lives.
+    /// Whether that process lives.
     pub fn lives(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_none()
+        self.child.as_mut().unwrap().try_wait().unwrap().is_none()
+    }
+
+    /// How it ended.
+    pub async fn ends(&mut self) -> ExitStatus {
+        let since = Instant::now();
+        while since.elapsed() < DEADLINE {
+            if let Some(status) = self.child.as_mut().unwrap().try_wait().unwrap() {
+                return status;
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+        panic!("it has not ended within the deadline:\n{}", self.log());
+    }
+
+    /// The binary that is run, and that a reload runs.
+    pub fn program(&self) -> PathBuf {
+        self.dir.path().join("berth")
+    }
+
+    /// Its configuration.
+    pub fn config_file(&self) -> PathBuf {
+        self.dir.path().join("berth.yaml")
+    }
+
+    /// Replaces a text in its configuration.
+    pub fn reconfigure(&self, from: &str, to: &str) {
+        let file = self.config_file();
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(text.contains(from), "{text}");
+        std::fs::write(file, text.replace(from, to)).unwrap();
+    }
+
+    /// `berth COMMAND -c FILE`, to its end.
+    pub async fn order(&self, command: &[&str]) -> Output {
+        let mut order = tokio::process::Command::new(binary());
+        order.args(command).arg("-c").arg(self.config_file());
+        order.env("RUNTIME_DIRECTORY", self.dir.path());
+        let done = tokio::time::timeout(2 * DEADLINE, order.stdin(Stdio::null()).output()).await;
+        done.expect("the order did not end").unwrap()
+    }
+
+    /// Reloads, and gives the id of the process that serves then.
+    pub async fn reload(&self) -> u32 {
+        let before = self.serving();
+        let done = self.order(&["reload"]).await;
+        assert!(done.status.success(), "{done:?}\n{}", self.log());
+        let now = self.serving();
+        assert_ne!(before, now);
+        now
+    }
+
+    /// The id of the process that serves.
+    pub fn serving(&self) -> u32 {
+        let link = self.sockets(|name| name.matches('.').count() == 1);
+        let named = std::fs::read_link(&link[0]).unwrap();
+        pid_of(&named)
+    }
+
+    /// The ids of all processes, those that drain too.
+    pub fn generations(&self) -> Vec<u32> {
+        let sockets = self.sockets(|name| name.matches('.').count() == 2);
+        sockets.iter().map(|path| pid_of(path)).collect()
+    }
+
+    fn sockets(&self, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.dir.path()).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        paths
+            .filter(|path| {
+                let name = path.file_name().unwrap().to_str().unwrap();
+                name.starts_with("berth-") && name.ends_with(".sock") && wanted(name)
+            })
+            .collect()
     }
 
     /// A connection to the listener.
@@ -288,12 +387,52 @@ impl Berth {
 
 impl Drop for Berth {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        // What it handed over to is nobody's child.
+        for pid in self.generations() {
+            signal("KILL", pid);
+        }
         if std::thread::panicking() {
             eprintln!("--- the log of berth\n{}", self.log());
         }
     }
+}
+
+/// Sends a signal to a process of this test.
+pub fn signal(name: &str, pid: u32) {
+    let mut kill = Command::new("kill");
+    kill.arg(format!("-{name}")).arg(pid.to_string());
+    let _ = kill.stderr(Stdio::null()).status().unwrap();
+}
+
+/// Waits until something is so.
+pub async fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !so() {
+        assert!(
+            since.elapsed() < DEADLINE,
+            "not within the deadline: {what}"
+        );
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// The same, where it takes a question to know.
+pub async fn until_async(what: &str, so: impl AsyncFn() -> bool) {
+    let since = Instant::now();
+    while !so().await {
+        let late = since.elapsed() > DEADLINE;
+        assert!(!late, "not within the deadline: {what}");
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+fn pid_of(socket: &Path) -> u32 {
+    let name = socket.file_name().unwrap().to_str().unwrap();
+    name.split('.').nth(1).unwrap().parse().unwrap()
 }
 
 /// A configuration of one upstream and some credentials of it, asked in their order.
@@ -366,6 +505,11 @@ pub fn free_port() -> SocketAddr {
 fn command(arguments: &[&str], config: &Path) -> Command {
     let mut command = Command::new(binary());
     command.args(arguments).arg("-c").arg(config);
+    give_secrets(&mut command);
+    command
+}
+
+fn give_secrets(command: &mut Command) {
     command.env("ADMIN_TOKEN", TOKEN);
     for id in IDS.chars() {
         command.env(
@@ -373,7 +517,6 @@ fn command(arguments: &[&str], config: &Path) -> Command {
             format!("sk-{id}"),
         );
     }
-    command
 }
 
 /// The berth under test: another build of it where `BERTH_BIN` says so.

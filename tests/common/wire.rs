@@ -69,6 +69,11 @@ pub struct Client {
 impl Client {
     pub async fn connect(addr: SocketAddr) -> Client {
         let stream = within(TcpStream::connect(addr)).await.unwrap();
+        Client::of(stream)
+    }
+
+    /// A client on this connection.
+    pub fn of(stream: TcpStream) -> Client {
         stream.set_nodelay(true).unwrap();
         Client {
             stream,

@@ -15,7 +15,6 @@ impl Course<'_> {
     pub(super) fn next(&mut self, unsent: bool) -> Result<Arc<Lease>, Blocked> {
         let now = Instant::now();
         let ask = &self.plan.ask;
-        let attempts = u32::try_from(self.tried.len()).unwrap_or(u32::MAX);
         if self.deadline.is_some_and(|at| at <= now) {
             return Err(Blocked::RequestTime);
         }
@@ -30,14 +29,14 @@ impl Course<'_> {
                 return Err(Blocked::PreviousResponseId);
             }
         }
-        if attempts >= self.allowed || self.edge.pool.is_full(ask.model.as_deref()) {
+        if self.made >= self.allowed || self.edge.pool.is_full(ask.model.as_deref()) {
             return Err(Blocked::MaxAttempts);
         }
         let lease = self.choose(now).map_err(|why| match why.other_realm {
             true => Blocked::EncryptedContent,
             false => Blocked::NothingLeft,
         })?;
-        if !self.edge.withdraw(RouteIndex(self.plan.route), now) {
+        if !(self.edge).withdraw(RouteIndex(self.plan.route), self.plan.client, now) {
             return Err(Blocked::RetryBudget);
         }
         Ok(lease)
@@ -79,6 +78,7 @@ impl Course<'_> {
     pub(super) fn keeps_turn_state(&self, lease: &Lease) -> bool {
         let maker = self.plan.turn_state.and_then(|state| state.maker);
         match maker {
+            _ if self.own.is_some() => false,
             Some(maker) => maker == lease.credential().index(),
             None => self.tried.len() <= 1,
         }
@@ -89,15 +89,24 @@ impl Course<'_> {
         if admitted.is_none() && self.without_seat.is_empty() {
             return;
         }
+        let client = Lineage::root(self.plan.client.hash());
         let settlement = Settlement {
             route: RouteIndex(self.plan.route),
             model: self.plan.ask.model.as_deref(),
-            session: self.plan.session.or(self.plan.peer.map(Lineage::root)),
+            session: Some(self.plan.session.unwrap_or(client)),
             refused: &self.without_seat,
             admitted,
             began: self.began,
         };
         self.edge.settle(&settlement, Instant::now());
         self.without_seat.clear();
+    }
+
+    pub(super) fn same_realm(&self, lease: &Lease) -> bool {
+        let realm = &lease.credential().spec().realm;
+        self.tried.iter().all(|tried| {
+            let credential = self.edge.pool.credentials().get(tried.0);
+            credential.is_some_and(|c| c.spec().realm == *realm)
+        })
     }
 }

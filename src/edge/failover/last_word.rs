@@ -47,8 +47,12 @@ impl Refused {
 }
 
 impl Course<'_> {
-    /// Of several refusals the most retryable one is kept.
+    /// Of several refusals the most retryable one is kept. The client asked for its own model: what a
+    /// fallback came to is not told.
     pub(super) fn keep(&mut self, refused: Refused) {
+        if self.own.is_some() {
+            return;
+        }
         let rank = refused.verdict.telling().0;
         let kept = self.refused.as_ref().map(|kept| kept.verdict.telling().0);
         if kept.is_none_or(|kept| rank < kept) {
@@ -64,13 +68,16 @@ impl Course<'_> {
     ) -> Served {
         self.tale.then(Then::Answer);
         self.settle(None);
+        self.fall_forward();
         let edge = self.edge;
         let dialect = self.plan.dialect;
         let Some(refused) = self.refused.take() else {
             let answer = self.nobody(why.as_ref());
-            return edge
-                .answer(session, self.tale, answer, Outcome::NoneAvailable)
-                .await;
+            let outcome = match self.made {
+                0 => Outcome::NoneAvailable,
+                _ => Outcome::RefusedAll,
+            };
+            return edge.answer(session, self.tale, answer, outcome).await;
         };
         let outcome = match refused.verdict {
             Verdict::Timeout => Outcome::Timeout,

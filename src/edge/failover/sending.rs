@@ -61,6 +61,7 @@ impl Course<'_> {
             query: self.plan.query.clone(),
             framing,
             plain: true,
+            renamed: self.fell_back_to(),
             keeps_turn_state: self.keeps_turn_state(lease),
             connection,
             report: Arc::new(Report::default()),
@@ -75,6 +76,7 @@ impl Course<'_> {
             head_only: self.plan.head_only,
             max_bytes: self.edge.policy.hold.max_bytes,
             memory: self.edge.memory.clone(),
+            client: self.plan.client,
         }
     }
 

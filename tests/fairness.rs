@@ -1,0 +1,182 @@
+//! What clients share: no one of them takes more than half while others ask. A client is an address
+//! here, and a loopback interface has many.
+
+mod common;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::upstream::{Conn, Raw, answer};
+use common::wire::{Answer, Client, body, large_body, post};
+use common::{Berth, DEADLINE, config, within};
+use tokio::net::TcpSocket;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+const OVERLOADED: &str = r#"{"error":{"code":"server_is_overloaded","message":"busy"}}"#;
+
+/// Asks from 127.0.0.`host`, and says so in a header that goes up.
+fn ask_from(host: u8, berth: SocketAddr, body: Vec<u8>) -> JoinHandle<Answer> {
+    tokio::spawn(async move {
+        let socket = TcpSocket::new_v4().unwrap();
+        let from = IpAddr::V4(Ipv4Addr::new(127, 0, 0, host));
+        socket.bind(SocketAddr::new(from, 0)).unwrap();
+        let stream = within(socket.connect(berth)).await.unwrap();
+        let mut client = Client::of(stream);
+        client
+            .send(post("/v1/responses", &format!("x-host: {host}\r\n"), body))
+            .await;
+        client.answer().await
+    })
+}
+
+fn small() -> Vec<u8> {
+    body("/v1/responses", true).into_bytes()
+}
+
+/// An upstream without a seat, that writes down whose requests come.
+async fn full(hosts: Arc<Mutex<Vec<String>>>) -> Raw {
+    Raw::start(move |mut conn: Conn| {
+        let hosts = hosts.clone();
+        async move {
+            while let Some(heard) = conn.request().await {
+                let host = heard.header("x-host").unwrap().to_owned();
+                hosts.lock().unwrap().push(host);
+                let json = "content-type: application/json\r\n";
+                conn.send(answer(503, json, OVERLOADED)).await;
+            }
+        }
+    })
+    .await
+}
+
+/// How many wait, as the status says.
+async fn waiting(berth: &Berth) -> u64 {
+    let status = berth.status().await;
+    status["models"][0]["waiting"].as_u64().unwrap_or_default()
+}
+
+async fn waiting_becomes(berth: &Berth, count: u64) {
+    let since = Instant::now();
+    while waiting(berth).await != count {
+        assert!(since.elapsed() < DEADLINE, "{count} never wait");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_from_one_address_leaves_its_turn_to_another() {
+    let hosts = Arc::new(Mutex::new(Vec::new()));
+    let upstream = full(hosts.clone()).await;
+    let more = "admission: {full: {sessions: 1}, wait: {max_time: 25s, max_waiting: 4}, max_attempts: 1}\n";
+    let mut berth = Berth::start(&config(&upstream.url(), "a", more)).await;
+    // One session without a seat, and the model is full.
+    let first = ask_from(2, berth.addr, small()).await.unwrap();
+    assert_eq!(first.status, 503, "{first:?}");
+    hosts.lock().unwrap().clear();
+
+    // One address alone may fill the room, and no more than that.
+    let mut flood = Vec::new();
+    for n in 1..=4 {
+        flood.push(ask_from(2, berth.addr, small()));
+        waiting_becomes(&berth, n).await;
+    }
+    let beyond = ask_from(2, berth.addr, small()).await.unwrap();
+    assert_eq!(beyond.status, 503);
+    assert!(beyond.header("retry-after").is_some(), "{beyond:?}");
+    assert!(
+        hosts.lock().unwrap().is_empty(),
+        "the model was not full for a second"
+    );
+
+    // Another one comes: the flood gives up its latest place at once, and has no more of the room.
+    let other = ask_from(3, berth.addr, small());
+    let given_up = within(flood.pop().unwrap()).await.unwrap();
+    assert_eq!(given_up.status, 503);
+    assert_eq!(waiting(&berth).await, 4);
+    let beyond = ask_from(2, berth.addr, small()).await.unwrap();
+    assert_eq!(beyond.status, 503);
+
+    // They take turns, one start a second.
+    assert_eq!(within(other).await.unwrap().status, 503);
+    let so_far = hosts.lock().unwrap().clone();
+    assert!(
+        so_far.len() <= 2,
+        "another one waited for the whole flood: {so_far:?}"
+    );
+    for asked in flood {
+        assert_eq!(within(asked).await.unwrap().status, 503);
+    }
+    assert_eq!(*hosts.lock().unwrap(), ["2", "3", "2", "2"]);
+    waiting_becomes(&berth, 0).await;
+    berth.is_well().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_loop_spends_its_own_half_of_the_budget() {
+    let hosts = Arc::new(Mutex::new(Vec::new()));
+    let upstream = full(hosts.clone()).await;
+    // Twenty later attempts within ten seconds; the model is never full.
+    let more = "admission: {retry_budget: {ratio: 0, min_per_second: 2}, full: {sessions: 1000}}\n";
+    let berth = Berth::start(&config(&upstream.url(), "ab", more)).await;
+    let since = Instant::now();
+    for _ in 0..30 {
+        let _ = ask_from(2, berth.addr, small()).await.unwrap();
+    }
+    for _ in 0..5 {
+        let _ = ask_from(3, berth.addr, small()).await.unwrap();
+    }
+    let asked = |host: &str| {
+        let hosts = hosts.lock().unwrap();
+        hosts.iter().filter(|it| *it == host).count()
+    };
+    assert!(
+        since.elapsed() < Duration::from_secs(9),
+        "too slow to say anything"
+    );
+    assert_eq!((asked("2"), asked("3")), (30 + 18, 5 + 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_that_one_address_fills_is_short_for_that_one_only() {
+    let (go, held) = (Arc::new(Notify::new()), Arc::new(Mutex::new(0)));
+    let upstream = {
+        let (go, held) = (go.clone(), held.clone());
+        Raw::start(move |mut conn: Conn| {
+            let (go, held) = (go.clone(), held.clone());
+            async move {
+                while let Some(heard) = conn.request().await {
+                    if heard.header("x-host") == Some("2") {
+                        *held.lock().unwrap() += 1;
+                        go.notified().await;
+                    }
+                    let json = "content-type: application/json\r\n";
+                    conn.send(answer(200, json, r#"{"id":"r","status":"completed"}"#))
+                        .await;
+                }
+            }
+        })
+        .await
+    };
+    let more = "limits: {memory: 16MiB}\n";
+    let berth = Berth::start(&config(&upstream.url(), "a", more)).await;
+    let flood: Vec<_> = (0..4)
+        .map(|_| ask_from(2, berth.addr, large_body(4 << 20)))
+        .collect();
+    let since = Instant::now();
+    while *held.lock().unwrap() < 4 {
+        assert!(since.elapsed() < DEADLINE);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let used = berth.metric("berth_memory_reserved_bytes").await.unwrap();
+    assert!(used >= 0.9 * f64::from(16 << 20), "{used}");
+    let mine = ask_from(2, berth.addr, large_body(1 << 20)).await.unwrap();
+    assert_eq!(mine.status, 503, "{mine:?}");
+    let other = ask_from(3, berth.addr, large_body(1 << 20)).await.unwrap();
+    assert_eq!(other.status, 200, "{other:?}");
+    for asked in flood {
+        go.notify_one();
+        drop(asked);
+    }
+}
