@@ -93,7 +93,7 @@ enum Command {
         /// Read the token from here instead.
         #[arg(long, value_name = "FILE")]
         token_file: Option<PathBuf>,
-        /// The berth that runs with this configuration, instead of a URL.
+        /// The berth that runs with this configuration: over its control socket, or its admin port.
         #[arg(short, long, value_name = "FILE", conflicts_with_all = ["admin", "token_file"])]
         config: Option<PathBuf>,
         /// Go on, every two seconds.
@@ -226,7 +226,7 @@ fn rules(path: Option<&Path>) -> ExitCode {
 
 fn status_of(path: &Path, telling: Telling) -> ExitCode {
     match config::load(path) {
-        Ok(config) => end(status::run(&Whom::Configured(&config), telling)),
+        Ok(config) => end(status::run(&Whom::Configured(&config, path), telling)),
         Err(problems) => {
             eprintln!("{problems}");
             ExitCode::from(2)

@@ -1,4 +1,4 @@
-//! One question to a running berth, over its admin port.
+//! One question to a running berth, over its admin port or its control socket.
 //!
 //! Plain and blocking: a command asks one thing of a process on this machine as a rule, so a client
 //! with pools and redirects would be more to keep safe than what is here. Whoever answers may be
@@ -8,6 +8,8 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use http::Uri;
@@ -23,22 +25,40 @@ const MAX_ANSWER: usize = 16 << 20;
 /// Most headers of an answer; berth sends seven.
 const MAX_HEADERS: usize = 64;
 
-/// The admin port of a berth.
+/// The admin port of a berth, or its control socket.
 #[derive(Debug)]
 pub struct AdminPort {
-    address: SocketAddr,
+    at: At,
     token: Option<SecretString>,
+}
+
+/// Where somebody may answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum At {
+    /// The admin port.
+    Port(SocketAddr),
+    /// The control socket, whose permissions let in who may.
+    Socket(PathBuf),
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            At::Port(address) => address.fmt(f),
+            At::Socket(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// Why there is no answer.
 #[derive(Debug)]
 pub enum AskError {
     /// Nobody listens there.
-    NotRunning(SocketAddr),
+    NotRunning(At),
     /// It does not accept the token, or wants one.
-    Token(SocketAddr),
+    Token(At),
     /// Somebody listens, but what comes is not berth's answer.
-    Unusable(SocketAddr, String),
+    Unusable(At, String),
 }
 
 impl fmt::Display for AskError {
@@ -67,8 +87,16 @@ impl AdminPort {
             ip => ip,
         };
         AdminPort {
-            address: SocketAddr::new(here, address.port()),
+            at: At::Port(SocketAddr::new(here, address.port())),
             token,
+        }
+    }
+
+    /// The control socket at `path`.
+    pub fn socket(path: &Path) -> AdminPort {
+        AdminPort {
+            at: At::Socket(path.to_owned()),
+            token: None,
         }
     }
 
@@ -116,10 +144,11 @@ impl AdminPort {
     ///
     /// There is none, or it is not a 200.
     pub fn get(&self, path: &'static str) -> Result<Vec<u8>, AskError> {
-        let at = self.address;
-        let unusable = |why: String| AskError::Unusable(at, why);
+        let unusable = |why: String| AskError::Unusable(self.at.clone(), why);
         let answer = self.ask(path).map_err(|error| match error.kind() {
-            io::ErrorKind::ConnectionRefused => AskError::NotRunning(at),
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+                AskError::NotRunning(self.at.clone())
+            }
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
                 unusable(format!("it takes longer than {} s", TIME.as_secs()))
             }
@@ -128,7 +157,7 @@ impl AdminPort {
         let (status, body) = parse(&answer).ok_or_else(|| unusable("it is not HTTP".into()))?;
         match status {
             200 => Ok(body.to_vec()),
-            401 => Err(AskError::Token(at)),
+            401 => Err(AskError::Token(self.at.clone())),
             status => Err(unusable(format!("its status is {status}"))),
         }
     }
@@ -140,21 +169,25 @@ impl AdminPort {
             Duration::ZERO => Err(io::Error::from(io::ErrorKind::TimedOut)),
             left => Ok(left),
         };
-        let mut stream = TcpStream::connect_timeout(&self.address, left()?)?;
-        stream.set_write_timeout(Some(left()?))?;
+        let (mut line, host): (Box<dyn Line>, String) = match &self.at {
+            At::Port(address) => {
+                let stream = TcpStream::connect_timeout(address, left()?)?;
+                (Box::new(stream), address.to_string())
+            }
+            At::Socket(path) => (Box::new(UnixStream::connect(path)?), "localhost".to_owned()),
+        };
+        line.wait_at_most(left()?)?;
         let token = self.token.as_ref().map_or(String::new(), |token| {
             format!("authorization: Bearer {}\r\n", token.expose_secret())
         });
-        let request = format!(
-            "GET {path} HTTP/1.1\r\nhost: {}\r\n{token}connection: close\r\n\r\n",
-            self.address
-        );
-        stream.write_all(request.as_bytes())?;
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n{token}connection: close\r\n\r\n");
+        line.write_all(request.as_bytes())?;
         let mut answer = Vec::new();
         let mut piece = [0; 16 << 10];
         while !is_whole(&answer) {
-            stream.set_read_timeout(Some(left()?))?;
-            let length = stream.read(&mut piece)?;
+            line.wait_at_most(left()?)?;
+            let length = line.read(&mut piece)?;
             if length == 0 {
                 break;
             }
@@ -164,6 +197,26 @@ impl AdminPort {
             }
         }
         Ok(answer)
+    }
+}
+
+/// A connection on which nothing takes for ever.
+trait Line: Read + Write {
+    /// From now on each reading and writing takes at most so long.
+    fn wait_at_most(&self, time: Duration) -> io::Result<()>;
+}
+
+impl Line for TcpStream {
+    fn wait_at_most(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))?;
+        self.set_write_timeout(Some(time))
+    }
+}
+
+impl Line for UnixStream {
+    fn wait_at_most(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))?;
+        self.set_write_timeout(Some(time))
     }
 }
 
@@ -289,11 +342,11 @@ mod tests {
             .unwrap();
         let error = port(at).get("/status").unwrap_err();
         assert!(
-            matches!(error, AskError::NotRunning(it) if it == at),
+            matches!(error, AskError::NotRunning(At::Port(it)) if it == at),
             "{error}"
         );
         let everywhere = AdminPort::new("[::]:9".parse().unwrap(), None);
-        assert_eq!(everywhere.address.to_string(), "[::1]:9");
+        assert_eq!(everywhere.at.to_string(), "[::1]:9");
     }
 
     #[test]
@@ -305,7 +358,7 @@ mod tests {
         ];
         for (url, address) in good {
             let port = AdminPort::at(url, None).unwrap();
-            assert_eq!(port.address.to_string(), address, "{url}");
+            assert_eq!(port.at.to_string(), address, "{url}");
         }
         let bad = [
             "",

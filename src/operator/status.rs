@@ -1,6 +1,7 @@
 //! `berth status`: the state of every credential and model, in a table that fits the terminal.
 //!
-//! Everything comes from a running berth's `/status` ([`super::port`]). What it says is printed, and
+//! Everything comes from a running berth's `/status` ([`super::port`]): by a URL, or by its configuration,
+//! and then over the control socket, which needs no token, or else over the admin port. What it says is printed, and
 //! whoever listens there may say anything: only printable characters reach the terminal. Where the
 //! terminal is narrow, names are shortened first, and then columns left out, the least telling first;
 //! without a terminal nothing is.
@@ -17,14 +18,15 @@ use super::port::AdminPort;
 use crate::config::Config;
 use crate::observe::brief::brief;
 use crate::observe::status::SpanCounts;
+use crate::service::Place;
 
 /// Where the berth is that is asked.
 #[derive(Debug)]
 pub enum Whom<'w> {
     /// At this URL; its token is in a file or in the environment.
     Url(&'w str, Option<&'w Path>),
-    /// The one that runs with this configuration.
-    Configured(&'w Config),
+    /// The one that runs with this configuration, which is in this file.
+    Configured(&'w Config, &'w Path),
 }
 
 /// What is printed, and how often.
@@ -44,8 +46,8 @@ pub enum Telling {
 ///
 /// Why there is nothing to tell, in a sentence for people. Watching goes on once it has begun.
 pub fn run(whom: &Whom, telling: Telling) -> Result<(), String> {
-    let door = door(whom)?;
-    let document = ask(&door)?;
+    let doors = doors(whom)?;
+    let document = ask(&doors)?;
     match telling {
         Telling::Json => print(&json(&document)?),
         Telling::Once => print(&table(&document, terminal())?),
@@ -55,21 +57,26 @@ pub fn run(whom: &Whom, telling: Telling) -> Result<(), String> {
                 let cleared = if terminal().is_some() { CLEAR } else { "" };
                 print(&format!("{cleared}{shown}\n"))?;
                 std::thread::sleep(EVERY);
-                let told = ask(&door).and_then(|document| table(&document, terminal()));
+                let told = ask(&doors).and_then(|document| table(&document, terminal()));
                 shown = told.unwrap_or_else(|why| format!("{why}\n"));
             }
         }
     }
 }
 
-/// The ways in. The control socket of a configured berth becomes another one here.
-fn door(whom: &Whom) -> Result<AdminPort, String> {
+/// The ways in, in the order in which they are tried.
+fn doors(whom: &Whom) -> Result<Vec<AdminPort>, String> {
     match whom {
-        Whom::Url(url, file) => AdminPort::at(url, token(*file)?),
-        Whom::Configured(config) => match &config.admin {
-            Some(admin) => AdminPort::configured(admin),
-            None => Err("the configuration has no admin port".to_owned()),
-        },
+        Whom::Url(url, file) => Ok(vec![AdminPort::at(url, token(*file)?)?]),
+        Whom::Configured(config, path) => {
+            let place = Place::new(&config.process.runtime_dir, path);
+            let mut doors = vec![AdminPort::socket(&place.serving())];
+            if let Some(admin) = &config.admin {
+                // Its token may be for the service's user only: the socket is enough.
+                doors.extend(AdminPort::configured(admin));
+            }
+            Ok(doors)
+        }
     }
 }
 
@@ -91,8 +98,16 @@ fn token(file: Option<&Path>) -> Result<Option<SecretString>, String> {
     }
 }
 
-fn ask(door: &AdminPort) -> Result<Vec<u8>, String> {
-    door.get("/status").map_err(|e| e.to_string())
+/// The first answer; where there is none, why not at the last door.
+fn ask(doors: &[AdminPort]) -> Result<Vec<u8>, String> {
+    let mut why = String::new();
+    for door in doors {
+        match door.get("/status") {
+            Ok(document) => return Ok(document),
+            Err(error) => why = error.to_string(),
+        }
+    }
+    Err(why)
 }
 
 fn json(document: &[u8]) -> Result<String, String> {
