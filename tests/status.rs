@@ -2,9 +2,11 @@
 
 mod common;
 
+use std::process::Command;
+
 use common::upstream::{Conn, Raw, answer};
 use common::wire::responses;
-use common::{Berth, config};
+use common::{Berth, TOKEN, config};
 use serde_json::{Value, json};
 
 const JSON: &str = "content-type: application/json\r\n";
@@ -139,4 +141,36 @@ async fn the_command_tells_the_same_as_a_table_and_as_json() {
     let shown = berth.command(&["status", "--json"]);
     let json: Value = serde_json::from_slice(&shown.stdout).unwrap();
     assert_eq!(json["refusals"], berth.status().await["refusals"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_berth_is_asked_by_its_configuration_without_a_token_and_by_its_url_with_one() {
+    let (berth, _upstream) = met().await;
+    let file = berth.folder().join("berth.yaml");
+    let ask = |arguments: &[&str], token: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
+        command
+            .arg("status")
+            .args(arguments)
+            .env("RUNTIME_DIRECTORY", berth.folder())
+            .env_remove("ADMIN_TOKEN");
+        command.env_remove("BERTH_ADMIN_TOKEN");
+        command.envs(token.map(|token| ("BERTH_ADMIN_TOKEN", token)));
+        let output = command.output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&text).into_owned(),
+        )
+    };
+    let (code, told) = ask(&["-c", file.to_str().unwrap()], None);
+    assert!(code == Some(0) && told.contains("\na "), "{told}");
+    let url = format!("http://{}/", berth.admin);
+    let (code, told) = ask(&["--admin", &url], Some(TOKEN));
+    assert!(code == Some(0) && told.contains("\na "), "{told}");
+    for token in [None, Some("wrong")] {
+        let (code, told) = ask(&["--admin", &url], token);
+        assert_eq!(code, Some(1), "{told}");
+        assert!(told.contains("does not accept this token"), "{told}");
+    }
 }
