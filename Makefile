@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Where rustup puts cargo, for a shell that was open before it was installed.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: demo test test-clients test-systemd check examples deb needs
+.PHONY: demo test test-clients test-page test-systemd check examples deb needs
 
 # Every kind of refusal, and what a client sees of it. No configuration, no keys.
 demo: needs
@@ -17,6 +17,10 @@ test: needs
 # Real clients (Codex, the SDKs) against berth and the simulated upstream.
 test-clients: needs
 	tests/clients/run.sh
+
+# The status page in a real browser.
+test-page: needs
+	CARGO="$(CARGO)" tests/page/run.sh
 
 # The unit under a real systemd, reloaded under load. Needs root; says so where it cannot run.
 test-systemd: needs

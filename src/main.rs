@@ -19,6 +19,7 @@ use berth::admission::day::Day;
 use berth::admission::rules::Rules;
 use berth::config;
 use berth::operator::rules::{Hits, table};
+use berth::operator::status::{self, Telling, Whom};
 use berth::service::{self, Haste, Place, Refusal};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -84,6 +85,24 @@ enum Command {
         #[arg(short, long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// The state of every credential and model of a running berth.
+    Status {
+        /// Its admin port; the token is read from BERTH_ADMIN_TOKEN.
+        #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
+        admin: String,
+        /// Read the token from here instead.
+        #[arg(long, value_name = "FILE")]
+        token_file: Option<PathBuf>,
+        /// The berth that runs with this configuration: over its control socket, or its admin port.
+        #[arg(short, long, value_name = "FILE", conflicts_with_all = ["admin", "token_file"])]
+        config: Option<PathBuf>,
+        /// Go on, every two seconds.
+        #[arg(long)]
+        watch: bool,
+        /// The whole document instead of the table.
+        #[arg(long, conflicts_with = "watch")]
+        json: bool,
+    },
     /// Write man pages and completions into a folder, as packages want them.
     #[command(hide = true)]
     Manual {
@@ -110,6 +129,23 @@ fn main() -> ExitCode {
         Command::Check { config } => return check(&config),
         Command::Schema => print(&format!("{:#}\n", config::schema())),
         Command::Rules { config } => return rules(config.as_deref()),
+        Command::Status {
+            admin,
+            token_file,
+            config,
+            watch,
+            json,
+        } => {
+            let telling = match (watch, json) {
+                (true, _) => Telling::Watch,
+                (_, true) => Telling::Json,
+                _ => Telling::Once,
+            };
+            match config {
+                Some(config) => return status_of(&config, telling),
+                None => status::run(&Whom::Url(&admin, token_file.as_deref()), telling),
+            }
+        }
         Command::Demo { serve } => match berth::demo::run(serve) {
             Ok(code) => return code,
             Err(problem) => Err(problem),
@@ -181,6 +217,16 @@ fn rules(path: Option<&Path>) -> ExitCode {
                 today(),
             )))
         }
+        Err(problems) => {
+            eprintln!("{problems}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn status_of(path: &Path, telling: Telling) -> ExitCode {
+    match config::load(path) {
+        Ok(config) => end(status::run(&Whom::Configured(&config, path), telling)),
         Err(problems) => {
             eprintln!("{problems}");
             ExitCode::from(2)

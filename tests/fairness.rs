@@ -219,7 +219,7 @@ async fn one_address_that_takes_every_place_leaves_the_next_one_to_another() {
     }
     let other = ask_from(3, berth.addr, json());
     // Six of seven wait: four of one address and one of the other, and nobody is told to go.
-    until_async("they wait", async || waiting_in_all(&berth).await == 5).await;
+    until_async("they wait", async || berth.status().await["waiting"] == 5).await;
     for count in 3..=4 {
         lets.add_permits(1);
         arrived(count).await;

@@ -6,6 +6,7 @@
 // What is disallowed, and why: clippy.toml.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
+pub mod allowance;
 pub mod ask;
 pub mod coding;
 pub mod day;

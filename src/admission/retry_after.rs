@@ -174,7 +174,7 @@ fn try_again_in(message: &str) -> Option<Duration> {
 }
 
 /// `1s`, `6m0s`, `120ms`, `1h2m3.5s`: at least one number, each with a unit.
-fn humane(text: &str) -> Option<Duration> {
+pub(super) fn humane(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     let mut total = 0.0;
     if rest.is_empty() {
@@ -197,21 +197,21 @@ fn humane(text: &str) -> Option<Duration> {
     seconds(total)
 }
 
-fn date(headers: &HeaderMap) -> Option<SystemTime> {
+pub(super) fn date(headers: &HeaderMap) -> Option<SystemTime> {
     httpdate::parse_http_date(headers.get("date")?.to_str().ok()?).ok()
 }
 
-fn epoch(at: f64) -> Option<SystemTime> {
+pub(super) fn epoch(at: f64) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(at).ok()?)
 }
 
 /// From `clock` until `at`, nothing if that is past.
-fn until(at: SystemTime, clock: SystemTime) -> Option<Duration> {
+pub(super) fn until(at: SystemTime, clock: SystemTime) -> Option<Duration> {
     Some(at.duration_since(clock).unwrap_or_default().min(LONGEST))
 }
 
 /// A length of time; `None` for a negative one.
-fn seconds(number: f64) -> Option<Duration> {
+pub(super) fn seconds(number: f64) -> Option<Duration> {
     if number.is_nan() || number < 0.0 {
         return None;
     }

@@ -106,6 +106,11 @@ impl Room {
         Entry::In(ticket, given_up)
     }
 
+    /// How many wait, for whatever.
+    pub fn taken(&self) -> usize {
+        self.taken
+    }
+
     /// How a place stands.
     pub fn standing(&self, model: &str, ticket: Ticket) -> Standing {
         let line = self.lines.get(model);

@@ -210,6 +210,7 @@ impl Clean {
 
     pub(super) fn head(
         &mut self,
+        edge: &Edge,
         session: &mut Session,
         response: &mut ResponseHeader,
     ) -> pingora::Result<()> {
@@ -220,6 +221,9 @@ impl Clean {
         self.told.status = self.status;
         self.told.upstream_request_id = upstream_request_id(&response.headers);
         if self.observing {
+            let credential = self.lease.credential().id();
+            edge.trail
+                .heard(credential, &response.headers, Instant::now());
             let head_only = session.req_header().method == http::Method::HEAD;
             let Head { answer, decoder } = head::read(response, head_only);
             let (endpoint, reading) = (self.plan.endpoint, self.reading.clone());

@@ -169,6 +169,10 @@ impl<'a> Course<'a> {
             None => return Step::Served(Served::Broken),
         };
         let name = CredentialName(lease.credential().id().clone());
+        if let Some(head) = attempt.head() {
+            let trail = &self.edge.trail;
+            trail.heard(&name.0, &head.headers, Instant::now());
+        }
         match held {
             Held::Ready(reason) => {
                 self.learn(&lease, Verdict::Admitted, None, None);

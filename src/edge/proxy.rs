@@ -221,7 +221,7 @@ impl ProxyHttp for Proxy {
         ctx: &mut Ctx,
     ) -> pingora::Result<()> {
         if let Ctx::Clean(clean) = ctx {
-            clean.head(session, response)?;
+            clean.head(&self.0, session, response)?;
         }
         Ok(())
     }

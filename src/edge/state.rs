@@ -266,6 +266,7 @@ impl Control for Edge {
         });
         Snapshot {
             draining: !self.ready(),
+            waiting: self.waiting.all() as u64,
             credentials: credentials.collect(),
             pairs: pairs.collect(),
             models: models.collect(),

@@ -61,6 +61,11 @@ impl WaitingRoom {
         self.lock().room.waiting(model)
     }
 
+    /// How many wait, for a model or for a place.
+    pub fn all(&self) -> usize {
+        self.lock().room.taken()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

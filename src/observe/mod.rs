@@ -6,13 +6,16 @@
 //! [`admin::Control`], so that this folder knows neither the edge nor the pool's inside.
 
 pub mod admin;
+pub mod allowances;
 pub mod audit;
+pub mod brief;
 pub mod hits;
 pub mod ids;
 pub mod log;
 pub mod metrics;
 pub mod models;
 pub mod record;
+pub mod refusals;
 pub mod safe;
 mod scrape;
 pub mod snapshot;

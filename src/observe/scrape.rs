@@ -190,6 +190,7 @@ pub(super) mod tests {
         };
         let model = SafeText::new("gpt-5.6-sol");
         Snapshot {
+            waiting: 4,
             draining: false,
             credentials: vec![
                 credential("campus-a", &[("cohort", "new"), ("cost-centre", "7")]),

@@ -24,6 +24,8 @@ pub struct Snapshot {
     pub pairs: Vec<PairView>,
     /// Every model about which something is known.
     pub models: Vec<ModelView>,
+    /// Requests that wait, for a model that is full or for a place.
+    pub waiting: u64,
     /// Every rule, in the order in which they are asked.
     pub rules: Vec<RuleView>,
     /// Bytes of requests and answers that are kept.

@@ -7,9 +7,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::allowances::AllowanceStatus;
 use super::hits::RuleHits;
+use super::refusals::RefusalStatus;
 use super::snapshot::{CredentialView, RuleView, Snapshot};
 use super::window::{Count, Spans};
 use crate::pool::CredentialId;
@@ -29,10 +31,14 @@ pub struct Status {
     pub pairs: Vec<PairStatus>,
     /// Every model about which something is known.
     pub models: Vec<ModelStatus>,
+    /// The latest refusals, newest first.
+    pub refusals: Vec<RefusalStatus>,
     /// Every rule, in the order in which they are asked.
     pub rules: Vec<RuleStatus>,
     /// Bytes that are kept.
     pub memory: MemoryStatus,
+    /// Requests that wait, for a model that is full or for a place with a credential.
+    pub waiting: u64,
     /// What an operator should look at.
     pub warnings: Vec<String>,
 }
@@ -50,6 +56,8 @@ pub struct CredentialStatus {
     pub in_flight: u64,
     /// Its state for every model.
     pub state: &'static str,
+    /// What is left of its allowance, as its upstream last said; for information only.
+    pub allowance: Vec<AllowanceStatus>,
 }
 
 /// A pair.
@@ -75,6 +83,8 @@ pub struct PairStatus {
     pub refused: SpanCounts,
     /// Attempts admitted.
     pub admitted: SpanCounts,
+    /// Both, piece by piece.
+    pub series: SeriesStatus,
 }
 
 /// A model.
@@ -117,7 +127,7 @@ pub struct MemoryStatus {
 }
 
 /// A number for each span of time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpanCounts {
     /// The last 15 minutes.
     #[serde(rename = "15m")]
@@ -128,6 +138,31 @@ pub struct SpanCounts {
     /// The last 24 hours.
     #[serde(rename = "24h")]
     pub day: u32,
+}
+
+/// What was counted, for a chart of each span.
+#[derive(Clone, Debug, Serialize)]
+pub struct SeriesStatus {
+    /// The last 15 minutes, by the minute.
+    #[serde(rename = "15m")]
+    pub quarter: Pieces,
+    /// The last hour, by five minutes.
+    #[serde(rename = "1h")]
+    pub hour: Pieces,
+    /// The last 24 hours, by the hour.
+    #[serde(rename = "24h")]
+    pub day: Pieces,
+}
+
+/// Pieces of a span, the oldest first; the last is under way.
+#[derive(Clone, Debug, Serialize)]
+pub struct Pieces {
+    /// Seconds of each.
+    pub piece_s: u64,
+    /// Refused for want of capacity in each.
+    pub refused: Vec<u32>,
+    /// Admitted in each.
+    pub admitted: Vec<u32>,
 }
 
 impl Status {
@@ -161,6 +196,7 @@ impl Status {
                 excess: tenths(pair.excess),
                 refused: SpanCounts::default(),
                 admitted: SpanCounts::default(),
+                series: series(&Spans::default()),
             };
             pairs.insert((pair.credential.to_string(), model), row);
         }
@@ -181,9 +217,11 @@ impl Status {
                     excess: 0.0,
                     refused: SpanCounts::default(),
                     admitted: SpanCounts::default(),
+                    series: series(&Spans::default()),
                 });
             row.refused = each(&spans, |count| count.refused);
             row.admitted = each(&spans, |count| count.admitted);
+            row.series = series(&spans);
         }
         Status {
             version: env!("CARGO_PKG_VERSION"),
@@ -200,11 +238,13 @@ impl Status {
                     waiting: view.waiting,
                 })
                 .collect(),
+            refusals: Vec::new(),
             rules: snapshot
                 .rules
                 .iter()
                 .map(|view| rule_status(view, hits))
                 .collect(),
+            waiting: snapshot.waiting,
             memory: MemoryStatus {
                 used: snapshot.memory.used,
                 limit: snapshot.memory.limit,
@@ -221,6 +261,7 @@ fn credential_status(view: &CredentialView) -> CredentialStatus {
         labels: view.labels.clone(),
         in_flight: view.in_flight,
         state: view.state.as_str(),
+        allowance: Vec::new(),
     }
 }
 
@@ -242,6 +283,19 @@ fn each(spans: &Spans, number: fn(Count) -> u32) -> SpanCounts {
         quarter: number(spans.quarter),
         hour: number(spans.hour),
         day: number(spans.day),
+    }
+}
+
+fn series(spans: &Spans) -> SeriesStatus {
+    let pieces = |piece_s, counts: &[Count]| Pieces {
+        piece_s,
+        refused: counts.iter().map(|count| count.refused).collect(),
+        admitted: counts.iter().map(|count| count.admitted).collect(),
+    };
+    SeriesStatus {
+        quarter: pieces(60, &spans.series.quarter),
+        hour: pieces(300, &spans.series.hour),
+        day: pieces(3_600, &spans.series.day),
     }
 }
 
@@ -297,11 +351,16 @@ mod tests {
         hits.record(&failed_over());
         let status = Status::new(&pool(), Vec::new(), &hits, Duration::from_secs(90));
         let json = serde_json::to_value(&status).unwrap();
+        let pieces = |piece_s: u64, count: usize| {
+            let none = vec![0; count];
+            serde_json::json!({"piece_s": piece_s, "refused": none, "admitted": none})
+        };
         let pair = serde_json::json!({
             "credential": "campus-a", "model": "gpt-5.6-sol", "state": "cooling",
             "since_ms": 1_500, "left_ms": 3_500, "basis": "score 20 against a median of 0",
             "score": 20.0, "excess": 20.0,
             "refused": {"15m": 0, "1h": 0, "24h": 0}, "admitted": {"15m": 0, "1h": 0, "24h": 0},
+            "series": {"15m": pieces(60, 15), "1h": pieces(300, 12), "24h": pieces(3_600, 24)},
         });
         assert_eq!(json["pairs"][0], pair);
         assert_eq!(json["uptime_s"], 90);

@@ -5,14 +5,19 @@
 
 use std::time::{Duration, Instant};
 
+use http::HeaderMap;
+
+use super::allowances::Allowances;
 use super::audit::Audit;
 use super::hits::RuleHits;
 use super::metrics::Metrics;
 use super::record::Record;
+use super::refusals::Refusals;
 use super::snapshot::Snapshot;
 use super::status::Status;
 use super::totals::Total;
 use super::window::{Counts, PairHistory};
+use crate::pool::CredentialId;
 
 /// Audit, metrics and counts of the process.
 #[derive(Debug)]
@@ -20,6 +25,8 @@ pub struct Trail {
     audit: Audit,
     metrics: Metrics,
     counts: Counts,
+    refusals: Refusals,
+    allowances: Allowances,
     hits: RuleHits,
     started: Instant,
 }
@@ -31,6 +38,8 @@ impl Trail {
             audit,
             metrics: Metrics::new(env!("CARGO_PKG_VERSION"))?,
             counts: Counts::default(),
+            refusals: Refusals::default(),
+            allowances: Allowances::default(),
             hits: RuleHits::default(),
             started,
         })
@@ -40,8 +49,14 @@ impl Trail {
     pub fn finished(&self, record: Record, now: Instant) {
         self.metrics.record(&record);
         self.counts.record(&record, self.age(now));
+        self.refusals.record(&record);
         self.hits.record(&record);
         self.audit.write(record);
+    }
+
+    /// An answer of `credential` has this head.
+    pub fn heard(&self, credential: &CredentialId, headers: &HeaderMap, now: Instant) {
+        self.allowances.heard(credential, headers, self.age(now));
     }
 
     /// The text for Prometheus.
@@ -53,6 +68,10 @@ impl Trail {
     pub fn status(&self, snapshot: &Snapshot, now: Instant) -> Status {
         let age = self.age(now);
         let mut status = Status::new(snapshot, self.counts.spans(age), &self.hits, age);
+        for (view, shown) in snapshot.credentials.iter().zip(&mut status.credentials) {
+            shown.allowance = self.allowances.of(&view.id, age);
+        }
+        status.refusals = self.refusals.latest();
         let lost = self.audit.lost();
         if lost > 0 {
             let warning = format!("audit: {lost} lines lost since the start; the log says why");

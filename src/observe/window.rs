@@ -42,6 +42,19 @@ pub struct Spans {
     pub hour: Count,
     /// In the last 24 hours.
     pub day: Count,
+    /// The same, piece by piece.
+    pub series: Series,
+}
+
+/// What one pair did lately, in pieces of equal length, the oldest first; the last is under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Series {
+    /// The last 15 minutes, by the minute.
+    pub quarter: [Count; 15],
+    /// The last hour, by five minutes.
+    pub hour: [Count; 12],
+    /// The last 24 hours, by the hour.
+    pub day: [Count; 24],
 }
 
 /// A pair's counts by age, for the process that takes over.
@@ -182,10 +195,16 @@ impl Default for Rings {
 
 impl Rings {
     fn spans(&self, now: Duration) -> Spans {
+        let series = Series {
+            quarter: self.minutes.series(now, 1),
+            hour: self.minutes.series(now, 5),
+            day: self.quarters.series(now, 4),
+        };
         Spans {
-            quarter: self.minutes.sum(now, 15),
-            hour: self.minutes.sum(now, 60),
-            day: self.quarters.sum(now, 96),
+            quarter: sum(&series.quarter),
+            hour: sum(&series.hour),
+            day: sum(&series.day),
+            series,
         }
     }
 }
@@ -221,12 +240,21 @@ impl Ring {
         }
     }
 
-    /// The last `buckets` buckets, the current one included.
-    fn sum(&self, now: Duration, buckets: u64) -> Count {
+    /// The last `N` pieces of `each` buckets, the current bucket included.
+    fn series<const N: usize>(&self, now: Duration, each: u64) -> [Count; N] {
         let newest = self.number(now);
-        let recent = |number: u64| number <= newest && newest - number < buckets;
-        let counts = self.buckets.iter().filter(|(number, _)| recent(*number));
-        counts.fold(Count::default(), |sum, (_, count)| sum.plus(*count))
+        let mut series = [Count::default(); N];
+        for (number, count) in &self.buckets {
+            let age = newest.checked_sub(*number).map(|age| age / each.max(1));
+            let place = age
+                .and_then(|age| usize::try_from(age).ok())
+                .and_then(|age| N.checked_sub(age + 1))
+                .and_then(|place| series.get_mut(place));
+            if let Some(piece) = place {
+                *piece = piece.plus(*count);
+            }
+        }
+        series
     }
 
     fn by_age(&self, now: Duration) -> Vec<(u64, Count)> {
@@ -260,6 +288,12 @@ impl Count {
             admitted: self.admitted.saturating_add(other.admitted),
         }
     }
+}
+
+fn sum(pieces: &[Count]) -> Count {
+    pieces
+        .iter()
+        .fold(Count::default(), |sum, piece| sum.plus(*piece))
 }
 
 /// Chosen: 40 credentials with 50 models each, in about 5 MB.
@@ -312,6 +346,33 @@ mod tests {
         assert_eq!(refused(HOUR), Some((0, 0, 1)));
         assert_eq!(refused(HOUR * 24 - QUARTER), Some((0, 0, 1)));
         assert_eq!(refused(HOUR * 24), None);
+    }
+
+    #[test]
+    fn a_series_says_when() {
+        let counts = Counts::default();
+        counts.record(&failed_over(), Duration::ZERO);
+        counts.record(&failed_over(), MINUTE * 2);
+        let places = |now: Duration| {
+            let spans = counts.spans(now);
+            let series = of(&spans, "campus-a").series;
+            let filled = |pieces: &[Count]| -> Vec<(usize, u32)> {
+                let pieces = pieces.iter().enumerate();
+                let filled = pieces.filter(|(_, piece)| piece.refused > 0);
+                filled.map(|(at, piece)| (at, piece.refused)).collect()
+            };
+            (
+                filled(&series.quarter),
+                filled(&series.hour),
+                filled(&series.day),
+            )
+        };
+        let first = (vec![(12, 1), (14, 1)], vec![(11, 2)], vec![(23, 2)]);
+        assert_eq!(places(MINUTE * 2), first);
+        // Thirteen and fifteen minutes ago; the clock's zero is a full hour.
+        let later = (vec![(1, 1)], vec![(8, 1), (9, 1)], vec![(23, 2)]);
+        assert_eq!(places(MINUTE * 15), later);
+        assert_eq!(places(HOUR + QUARTER), (vec![], vec![], vec![(22, 2)]));
     }
 
     #[test]

@@ -5,3 +5,4 @@
 
 pub mod port;
 pub mod rules;
+pub mod status;

@@ -1,4 +1,4 @@
-//! One question to a running berth, over its admin port.
+//! One question to a running berth, over its admin port or its control socket.
 //!
 //! Plain and blocking: a command asks one thing of a process on this machine as a rule, so a client
 //! with pools and redirects would be more to keep safe than what is here. Whoever answers may be
@@ -7,10 +7,16 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use http::Uri;
 use secrecy::{ExposeSecret, SecretString};
+
+use crate::observe::spec::AdminSpec;
+use crate::pool::read_secret;
 
 /// The whole question may take so long (chosen: a person waits).
 const TIME: Duration = Duration::from_secs(5);
@@ -19,22 +25,40 @@ const MAX_ANSWER: usize = 16 << 20;
 /// Most headers of an answer; berth sends seven.
 const MAX_HEADERS: usize = 64;
 
-/// The admin port of a berth.
+/// The admin port of a berth, or its control socket.
 #[derive(Debug)]
 pub struct AdminPort {
-    address: SocketAddr,
+    at: At,
     token: Option<SecretString>,
+}
+
+/// Where somebody may answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum At {
+    /// The admin port.
+    Port(SocketAddr),
+    /// The control socket, whose permissions let in who may.
+    Socket(PathBuf),
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            At::Port(address) => address.fmt(f),
+            At::Socket(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// Why there is no answer.
 #[derive(Debug)]
 pub enum AskError {
     /// Nobody listens there.
-    NotRunning(SocketAddr),
+    NotRunning(At),
     /// It does not accept the token, or wants one.
-    Token(SocketAddr),
+    Token(At),
     /// Somebody listens, but what comes is not berth's answer.
-    Unusable(SocketAddr, String),
+    Unusable(At, String),
 }
 
 impl fmt::Display for AskError {
@@ -63,9 +87,55 @@ impl AdminPort {
             ip => ip,
         };
         AdminPort {
-            address: SocketAddr::new(here, address.port()),
+            at: At::Port(SocketAddr::new(here, address.port())),
             token,
         }
+    }
+
+    /// The control socket at `path`.
+    pub fn socket(path: &Path) -> AdminPort {
+        AdminPort {
+            at: At::Socket(path.to_owned()),
+            token: None,
+        }
+    }
+
+    /// The port of the berth that runs with this configuration.
+    ///
+    /// # Errors
+    ///
+    /// Why the token cannot be read.
+    pub fn configured(admin: &AdminSpec) -> Result<AdminPort, String> {
+        let token = match &admin.token {
+            None => None,
+            Some(source) => Some(read_secret(source).map_err(|e| format!("admin.token: {e}"))?),
+        };
+        Ok(AdminPort::new(admin.address, token))
+    }
+
+    /// The port at a URL such as `http://127.0.0.1:9090`.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the URL; it is not repeated, since a password may be in it.
+    pub fn at(url: &str, token: Option<SecretString>) -> Result<AdminPort, String> {
+        let uri: Uri = url.parse().map_err(|_| NO_URL)?;
+        let authority = uri.authority().ok_or(NO_URL)?;
+        if uri.scheme_str() != Some("http") || !matches!(uri.path(), "" | "/") {
+            return Err(NO_URL.to_owned());
+        }
+        if authority.as_str().contains('@') {
+            return Err(NO_PASSWORD.to_owned());
+        }
+        let host = authority.host().trim_matches(['[', ']']);
+        let port = authority.port_u16().unwrap_or(80);
+        let mut addresses = (host, port)
+            .to_socket_addrs()
+            .map_err(|e| format!("--admin: the name {host} cannot be looked up: {e}"))?;
+        let address = addresses
+            .next()
+            .ok_or_else(|| format!("--admin: the name {host} has no address"))?;
+        Ok(AdminPort::new(address, token))
     }
 
     /// The body of the answer to `GET path`.
@@ -74,10 +144,11 @@ impl AdminPort {
     ///
     /// There is none, or it is not a 200.
     pub fn get(&self, path: &'static str) -> Result<Vec<u8>, AskError> {
-        let at = self.address;
-        let unusable = |why: String| AskError::Unusable(at, why);
+        let unusable = |why: String| AskError::Unusable(self.at.clone(), why);
         let answer = self.ask(path).map_err(|error| match error.kind() {
-            io::ErrorKind::ConnectionRefused => AskError::NotRunning(at),
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+                AskError::NotRunning(self.at.clone())
+            }
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
                 unusable(format!("it takes longer than {} s", TIME.as_secs()))
             }
@@ -86,7 +157,7 @@ impl AdminPort {
         let (status, body) = parse(&answer).ok_or_else(|| unusable("it is not HTTP".into()))?;
         match status {
             200 => Ok(body.to_vec()),
-            401 => Err(AskError::Token(at)),
+            401 => Err(AskError::Token(self.at.clone())),
             status => Err(unusable(format!("its status is {status}"))),
         }
     }
@@ -98,21 +169,25 @@ impl AdminPort {
             Duration::ZERO => Err(io::Error::from(io::ErrorKind::TimedOut)),
             left => Ok(left),
         };
-        let mut stream = TcpStream::connect_timeout(&self.address, left()?)?;
-        stream.set_write_timeout(Some(left()?))?;
+        let (mut line, host): (Box<dyn Line>, String) = match &self.at {
+            At::Port(address) => {
+                let stream = TcpStream::connect_timeout(address, left()?)?;
+                (Box::new(stream), address.to_string())
+            }
+            At::Socket(path) => (Box::new(UnixStream::connect(path)?), "localhost".to_owned()),
+        };
+        line.wait_at_most(left()?)?;
         let token = self.token.as_ref().map_or(String::new(), |token| {
             format!("authorization: Bearer {}\r\n", token.expose_secret())
         });
-        let request = format!(
-            "GET {path} HTTP/1.1\r\nhost: {}\r\n{token}connection: close\r\n\r\n",
-            self.address
-        );
-        stream.write_all(request.as_bytes())?;
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n{token}connection: close\r\n\r\n");
+        line.write_all(request.as_bytes())?;
         let mut answer = Vec::new();
         let mut piece = [0; 16 << 10];
         while !is_whole(&answer) {
-            stream.set_read_timeout(Some(left()?))?;
-            let length = stream.read(&mut piece)?;
+            line.wait_at_most(left()?)?;
+            let length = line.read(&mut piece)?;
             if length == 0 {
                 break;
             }
@@ -122,6 +197,26 @@ impl AdminPort {
             }
         }
         Ok(answer)
+    }
+}
+
+/// A connection on which nothing takes for ever.
+trait Line: Read + Write {
+    /// From now on each reading and writing takes at most so long.
+    fn wait_at_most(&self, time: Duration) -> io::Result<()>;
+}
+
+impl Line for TcpStream {
+    fn wait_at_most(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))?;
+        self.set_write_timeout(Some(time))
+    }
+}
+
+impl Line for UnixStream {
+    fn wait_at_most(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))?;
+        self.set_write_timeout(Some(time))
     }
 }
 
@@ -149,6 +244,11 @@ fn is_whole(answer: &[u8]) -> bool {
     // A head is parsed anew with each piece, which is cheap for the few that an answer has.
     parse(answer).is_some()
 }
+
+const NO_URL: &str = "--admin takes a URL such as http://127.0.0.1:9090; the admin port speaks plain \
+    HTTP, so reach another machine's through a tunnel";
+const NO_PASSWORD: &str =
+    "--admin takes no user and password: put the token into BERTH_ADMIN_TOKEN, or use --token-file";
 
 #[cfg(test)]
 mod tests {
@@ -242,10 +342,36 @@ mod tests {
             .unwrap();
         let error = port(at).get("/status").unwrap_err();
         assert!(
-            matches!(error, AskError::NotRunning(it) if it == at),
+            matches!(error, AskError::NotRunning(At::Port(it)) if it == at),
             "{error}"
         );
         let everywhere = AdminPort::new("[::]:9".parse().unwrap(), None);
-        assert_eq!(everywhere.address.to_string(), "[::1]:9");
+        assert_eq!(everywhere.at.to_string(), "[::1]:9");
+    }
+
+    #[test]
+    fn a_url_names_a_port_and_nothing_else() {
+        let good = [
+            ("http://127.0.0.1:9090", "127.0.0.1:9090"),
+            ("http://[::1]:9090/", "[::1]:9090"),
+            ("http://0.0.0.0", "127.0.0.1:80"),
+        ];
+        for (url, address) in good {
+            let port = AdminPort::at(url, None).unwrap();
+            assert_eq!(port.at.to_string(), address, "{url}");
+        }
+        let bad = [
+            "",
+            "127.0.0.1:9090",
+            "https://127.0.0.1:9090",
+            "http://127.0.0.1:9090/status",
+            "http://me:sk-secret@127.0.0.1:9090",
+            "http://",
+        ];
+        for url in bad {
+            let said = AdminPort::at(url, None).unwrap_err();
+            assert!(said.starts_with("--admin takes"), "{url}: {said}");
+            assert!(!said.contains("sk-secret"), "{said}");
+        }
     }
 }

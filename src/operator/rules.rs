@@ -14,7 +14,6 @@ use crate::admission::day::Day;
 use crate::admission::rules::{Condition, Origin, Rule, Rules, Term};
 use crate::config::Config;
 use crate::observe::spec::AdminSpec;
-use crate::pool::read_secret;
 
 /// The conditions are broken into lines of about so many characters.
 const WIDTH: usize = 64;
@@ -49,11 +48,7 @@ impl Hits {
     }
 
     fn ask(admin: &AdminSpec) -> Result<Hits, String> {
-        let token = match &admin.token {
-            None => None,
-            Some(source) => Some(read_secret(source).map_err(|e| format!("admin.token: {e}"))?),
-        };
-        let body = AdminPort::new(admin.address, token)
+        let body = AdminPort::configured(admin)?
             .get("/status")
             .map_err(|e| e.to_string())?;
         Hits::read(&body)

@@ -29,7 +29,8 @@ pub const DEADLINE: Duration = Duration::from_secs(30);
 /// How often a file is looked at again.
 const AGAIN: Duration = Duration::from_millis(5);
 
-const TOKEN: &str = "admin-token-of-the-tests";
+/// The token of the admin port.
+pub const TOKEN: &str = "admin-token-of-the-tests";
 
 /// The credentials that a test may name in its configuration; the secret of `a` is `sk-a`, in the
 /// variable `SK_A`.

@@ -1,7 +1,13 @@
 //! Who is let in at the admin listener.
+//!
+//! Reading takes the token as a bearer, or as the password of `Basic` with any user, which is how a
+//! browser can ask a person for it. A browser then sends it with every request that any page makes
+//! it send, so an order takes the bearer only: no form and no other page can send that.
 
 use std::net::IpAddr;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, Method, StatusCode, Uri, header};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -14,10 +20,26 @@ pub(super) struct Guard {
     token: Option<[u8; 32]>,
 }
 
+/// Whether orders can be given at the listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Orders {
+    /// With the token.
+    WithToken,
+    /// Over the control socket only: there is no token.
+    ElsewhereOnly,
+}
+
 impl Guard {
     pub(super) fn new(token: Option<&[u8]>) -> Guard {
         Guard {
             token: token.map(|token| Sha256::digest(token).into()),
+        }
+    }
+
+    pub(super) fn orders(&self) -> Orders {
+        match self.token {
+            Some(_) => Orders::WithToken,
+            None => Orders::ElsewhereOnly,
         }
     }
 
@@ -29,7 +51,12 @@ impl Guard {
     ) -> Result<(), Refusal> {
         let orders = *method == Method::POST;
         match &self.token {
-            Some(token) if !has_token(headers, token) => return Err(Refusal::unauthorized()),
+            Some(token) if orders && !bears(headers, token) => {
+                return Err(Refusal::unauthorized(BEARER_ONLY, ORDERS_NEED));
+            }
+            Some(token) if !bears(headers, token) && !knows(headers, token) => {
+                return Err(Refusal::unauthorized(ASK_A_PERSON, READING_NEEDS));
+            }
             Some(_) => {}
             None if orders => return Err(Refusal::new(StatusCode::FORBIDDEN, NO_TOKEN)),
             None => {}
@@ -45,15 +72,33 @@ impl Guard {
     }
 }
 
-fn has_token(headers: &HeaderMap, token: &[u8; 32]) -> bool {
-    let value = headers
-        .get(header::AUTHORIZATION)
-        .map(|value| value.as_bytes());
-    let given = value.and_then(|value| value.split_at_checked(BEARER.len()));
-    given.is_some_and(|(scheme, given)| {
-        let given: [u8; 32] = Sha256::digest(given.trim_ascii()).into();
-        scheme.eq_ignore_ascii_case(BEARER) && bool::from(given.ct_eq(token))
+/// Whether the token is there as a bearer.
+fn bears(headers: &HeaderMap, token: &[u8; 32]) -> bool {
+    given(headers, b"Bearer ").is_some_and(|given| is_token(given, token))
+}
+
+/// Whether the token is there as a password.
+fn knows(headers: &HeaderMap, token: &[u8; 32]) -> bool {
+    let pair = given(headers, b"Basic ").and_then(|given| STANDARD.decode(given).ok());
+    pair.is_some_and(|pair| {
+        let mut parts = pair.splitn(2, |byte| *byte == b':');
+        let (_user, password) = (parts.next(), parts.next());
+        password.is_some_and(|password| is_token(password, token))
     })
+}
+
+/// What follows the scheme.
+fn given<'h>(headers: &'h HeaderMap, scheme: &[u8]) -> Option<&'h [u8]> {
+    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
+    let (named, given) = value.split_at_checked(scheme.len())?;
+    named
+        .eq_ignore_ascii_case(scheme)
+        .then_some(given.trim_ascii())
+}
+
+fn is_token(given: &[u8], token: &[u8; 32]) -> bool {
+    let given: [u8; 32] = Sha256::digest(given).into();
+    bool::from(given.ct_eq(token))
 }
 
 /// What the caller calls this machine, port included; `None` where it says nothing, or two things.
@@ -90,7 +135,11 @@ fn origin_fits(headers: &HeaderMap, host: Option<&str>) -> bool {
     })
 }
 
-const BEARER: &[u8] = b"Bearer ";
+const BEARER_ONLY: &str = "Bearer";
+const ASK_A_PERSON: &str = "Basic realm=\"berth\", charset=\"UTF-8\"";
+const ORDERS_NEED: &str = "send admin.token as Authorization: Bearer";
+const READING_NEEDS: &str =
+    "send admin.token as Authorization: Bearer, or as the password of Basic with any user";
 const NO_TOKEN: &str = "orders need a token here: set admin.token, or use the control socket";
 const OTHER_HOST: &str = "the Host header must name an IP address or localhost: use one in the URL";
 const OTHER_ORIGIN: &str = "orders from a page of another origin are refused";

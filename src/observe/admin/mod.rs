@@ -85,10 +85,7 @@ impl Admin {
                 header::X_CONTENT_TYPE_OPTIONS,
                 header::HeaderValue::from_static("nosniff"),
             ),
-            (
-                header::CONTENT_SECURITY_POLICY,
-                header::HeaderValue::from_static(page::CSP),
-            ),
+            (header::CONTENT_SECURITY_POLICY, page::policy()),
         ];
         response.headers_mut().extend(fixed);
         response
@@ -111,7 +108,7 @@ impl Admin {
                 Ok(answer(
                     StatusCode::OK,
                     "text/html; charset=utf-8",
-                    page::html(&status),
+                    page::html(&status, self.guard.orders()),
                 ))
             }
             ("/status", "GET" | "HEAD") => {
@@ -223,13 +220,10 @@ impl Refusal {
         }
     }
 
-    fn unauthorized() -> Refusal {
+    fn unauthorized(scheme: &'static str, why: &str) -> Refusal {
         Refusal {
-            hint: Some((header::WWW_AUTHENTICATE, "Bearer")),
-            ..Refusal::new(
-                StatusCode::UNAUTHORIZED,
-                "send admin.token as Authorization: Bearer",
-            )
+            hint: Some((header::WWW_AUTHENTICATE, scheme)),
+            ..Refusal::new(StatusCode::UNAUTHORIZED, why)
         }
     }
 

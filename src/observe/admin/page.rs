@@ -1,182 +1,118 @@
-//! The status as a page: plain HTML, no script, nothing loaded, every value escaped.
+//! The status as a page: for whoever asks in a browser why an account gets no seats.
+//!
+//! Promises: the page is whole without JavaScript and needs nothing from anywhere else; with
+//! JavaScript it renews its own middle, which changes nothing that a person holds in hand (the focus,
+//! what is typed, what is opened). Every value is escaped, and nothing may run or be loaded but the one
+//! script and the one style that are compiled in: the policy names their hashes. What a glyph, a colour
+//! or a bar says is said in words too.
+//!
+//! An order is never sent by a form: a browser could be made to post one from any page. The script
+//! sends it with the token as bearer, which no other page can; without a script the page says which
+//! `curl` to run.
+
+mod chart;
+mod credentials;
+mod markup;
+mod orders;
+mod refusals;
+mod rules;
+mod sentence;
 
 use std::fmt::{self, Write};
+use std::sync::LazyLock;
 
-use crate::observe::status::{SpanCounts, Status};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::HeaderValue;
+use sha2::{Digest, Sha256};
 
-/// Nothing may run or be loaded, framed or sent, whatever slips into the page.
-pub(super) const CSP: &str =
-    "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+use super::guard::Orders;
+use crate::observe::brief::brief;
+use crate::observe::status::Status;
+use markup::{Escaped, plural};
+
+const STYLE: &str = include_str!("page/page.css");
+const SCRIPT: &str = include_str!("page/page.js");
+
+/// What the page may do, whatever slips into it.
+pub(super) fn policy() -> HeaderValue {
+    static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
+        let hash = |text: &str| STANDARD.encode(Sha256::digest(text));
+        let policy = format!(
+            "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; \
+             img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+            hash(SCRIPT),
+            hash(STYLE)
+        );
+        let nothing = HeaderValue::from_static("default-src 'none'");
+        HeaderValue::try_from(policy).unwrap_or(nothing)
+    });
+    POLICY.clone()
+}
 
 /// The page.
-pub(super) fn html(status: &Status) -> String {
-    let mut page = String::with_capacity(4_096);
+pub(super) fn html(status: &Status, orders: Orders) -> String {
+    let mut page = String::with_capacity(32 * 1_024);
     // Writing to a `String` cannot fail.
-    let _ = write_page(&mut page, status);
+    let _ = write_page(&mut page, status, orders);
     page
 }
 
-fn write_page(page: &mut String, status: &Status) -> fmt::Result {
-    page.push_str("<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>berth</title>\n<h1>berth</h1>\n");
-    let draining = if status.draining { ", draining" } else { "" };
+fn write_page(page: &mut String, status: &Status, orders: Orders) -> fmt::Result {
+    write!(
+        page,
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>berth status</title>\n<link rel=\"icon\" href=\"data:,\">\n\
+         <style>{STYLE}</style>\n</head>\n<body>\n\
+         <a class=\"skip\" href=\"#live\">Skip to the state</a>\n\
+         <header>\n<h1>berth</h1>\n<p><a href=\"./\">Reload</a> \
+         <button type=\"button\" id=\"pause\" hidden>Pause</button> <span id=\"when\"></span></p>\n\
+         <p id=\"said\" role=\"status\"></p>\n</header>\n<main>\n\
+         <div id=\"live\" tabindex=\"-1\">\n"
+    )?;
+    summary(page, status)?;
+    credentials::section(page, status)?;
+    sentence::section(page, status)?;
+    refusals::section(page, status)?;
+    rules::section(page, status)?;
+    page.write_str("</div>\n")?;
+    orders::section(page, status, orders)?;
+    write!(
+        page,
+        "</main>\n<footer><p>berth {}. The same as JSON: <a href=\"status\">/status</a>; \
+         for Prometheus: <a href=\"metrics\">/metrics</a>.</p></footer>\n\
+         <script>{SCRIPT}</script>\n</body>\n</html>\n",
+        Escaped(status.version)
+    )
+}
+
+fn summary(page: &mut String, status: &Status) -> fmt::Result {
+    let all = status.credentials.len();
+    let ready = status.credentials.iter().filter(|it| it.state == "ready");
+    let in_flight: u64 = status.credentials.iter().map(|it| it.in_flight).sum();
     writeln!(
         page,
-        "<p>Version {}, up {} s{draining}. Memory {} of {} bytes.</p>",
-        Escaped(status.version),
-        status.uptime_s,
-        status.memory.used,
-        status.memory.limit
+        "<p>{} of {} ready, {} in flight; up {}, {} of {} MiB of memory used.</p>",
+        ready.count(),
+        plural(all as u64, "credential"),
+        plural(in_flight, "request"),
+        brief(status.uptime_s.saturating_mul(1_000)),
+        status.memory.used.div_ceil(MIB),
+        status.memory.limit / MIB,
     )?;
+    if status.draining {
+        page.write_str(
+            "<p class=\"warning\">This process drains: it takes no new requests.</p>\n",
+        )?;
+    }
     for warning in &status.warnings {
-        writeln!(page, "<p><strong>{}</strong></p>", Escaped(warning))?;
+        writeln!(page, "<p class=\"warning\">{}</p>", Escaped(warning))?;
     }
-    table(
-        page,
-        "Credentials",
-        &["credential", "upstream", "state", "in flight"],
-    )?;
-    for credential in &status.credentials {
-        let in_flight = credential.in_flight.to_string();
-        row(
-            page,
-            &[
-                &credential.id,
-                &credential.upstream,
-                credential.state,
-                &in_flight,
-            ],
-        )?;
-    }
-    page.push_str("</table>\n");
-    let heads = [
-        "credential",
-        "model",
-        "state",
-        "left",
-        "basis",
-        "refused 15m / 1h / 24h",
-        "admitted 15m / 1h / 24h",
-    ];
-    table(page, "Pairs", &heads)?;
-    for pair in &status.pairs {
-        let left = pair
-            .left_ms
-            .map_or_else(String::new, |ms| format!("{} s", ms.div_ceil(1_000)));
-        let (refused, admitted) = (spans(pair.refused), spans(pair.admitted));
-        row(
-            page,
-            &[
-                &pair.credential,
-                &pair.model,
-                pair.state,
-                &left,
-                &pair.basis,
-                &refused,
-                &admitted,
-            ],
-        )?;
-    }
-    page.push_str("</table>\n");
-    table(page, "Models", &["model", "full", "waiting"])?;
-    for model in &status.models {
-        let full = if model.full { "full" } else { "" };
-        row(page, &[&model.model, full, &model.waiting.to_string()])?;
-    }
-    page.push_str("</table>\n");
-    let heads = ["rule", "source", "verdict", "hits", "last hit", "expires"];
-    table(page, "Rules", &heads)?;
-    for rule in &status.rules {
-        let expires = match (&rule.expires, rule.expired) {
-            (Some(day), true) => format!("{day}, over"),
-            (day, _) => day.clone().unwrap_or_default(),
-        };
-        let last = rule.last_hit.as_deref().unwrap_or_default();
-        let hits = rule.hits.to_string();
-        let cells = [
-            &*rule.name,
-            rule.source,
-            rule.verdict,
-            &hits,
-            last,
-            &expires,
-        ];
-        row(page, &cells)?;
-    }
-    page.push_str("</table>\n</html>\n");
     Ok(())
 }
 
-fn table(page: &mut String, title: &str, heads: &[&str]) -> fmt::Result {
-    write!(
-        page,
-        "<h2>{title}</h2>\n<table border=\"1\" cellpadding=\"4\">\n<tr>"
-    )?;
-    heads
-        .iter()
-        .try_for_each(|head| write!(page, "<th>{head}</th>"))?;
-    page.write_str("</tr>\n")
-}
-
-fn row(page: &mut String, cells: &[&str]) -> fmt::Result {
-    page.write_str("<tr>")?;
-    cells
-        .iter()
-        .try_for_each(|cell| write!(page, "<td>{}</td>", Escaped(cell)))?;
-    page.write_str("</tr>\n")
-}
-
-fn spans(counts: SpanCounts) -> String {
-    format!("{} / {} / {}", counts.quarter, counts.hour, counts.day)
-}
-
-struct Escaped<'t>(&'t str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|c| match c {
-            '&' => f.write_str("&amp;"),
-            '<' => f.write_str("&lt;"),
-            '>' => f.write_str("&gt;"),
-            '"' => f.write_str("&quot;"),
-            '\'' => f.write_str("&#39;"),
-            other => f.write_char(other),
-        })
-    }
-}
+const MIB: u64 = 1 << 20;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::observe::hits::RuleHits;
-    use crate::observe::safe::SafeText;
-    use crate::observe::scrape::tests::pool;
-    use std::time::Duration;
-
-    #[test]
-    fn a_hostile_name_is_text_on_the_page() {
-        let mut snapshot = pool();
-        snapshot.pairs[0].model = Some(SafeText::new("<script>alert('&\"')</script>"));
-        snapshot.warnings = vec!["<b>".to_owned()];
-        let page = html(&Status::new(
-            &snapshot,
-            Vec::new(),
-            &RuleHits::default(),
-            Duration::ZERO,
-        ));
-        assert!(page.contains("&lt;script&gt;alert(&#39;&amp;&quot;&#39;)&lt;/script&gt;"));
-        assert!(!page.contains("<script") && !page.contains("<b>"));
-    }
-
-    #[test]
-    fn the_page_shows_every_pair() {
-        let page = html(&Status::new(
-            &pool(),
-            Vec::new(),
-            &RuleHits::default(),
-            Duration::ZERO,
-        ));
-        let shown = "<tr><td>campus-a</td><td>gpt-5.6-sol</td><td>cooling</td><td>4 s</td>";
-        assert!(page.contains(shown), "{page}");
-        assert!(page.contains("<td>campus-b</td><td>*</td><td>drained</td>"));
-    }
-}
+mod tests;

@@ -169,7 +169,9 @@ fn with_a_token_everything_else_needs_it() {
         for value in wrong {
             let response = desk.ask(request, &[LOCAL, ("authorization", value)]);
             assert_eq!(response.status(), 401, "{request} {value}");
-            assert_eq!(response.headers()["www-authenticate"], "Bearer");
+            let asks = response.headers()["www-authenticate"].to_str().unwrap();
+            let for_a_person = asks.starts_with("Basic realm");
+            assert_eq!(for_a_person, request.starts_with("GET"), "{request} {asks}");
             asked += 1;
         }
         assert_eq!(desk.status(request, &[LOCAL]), 401);
@@ -183,6 +185,45 @@ fn with_a_token_everything_else_needs_it() {
         ),
         200
     );
+}
+
+#[test]
+fn a_browser_reads_with_the_password_and_never_orders_with_it() {
+    use base64::Engine as _;
+    let basic = |pair: &[u8]| {
+        let pair = base64::engine::general_purpose::STANDARD.encode(pair);
+        format!("Basic {pair}")
+    };
+    let desk = desk(Some("let:me-in"));
+    for pair in [&b":let:me-in"[..], b"anybody:let:me-in"] {
+        let sent = basic(pair);
+        let sent = [LOCAL, ("authorization", &*sent)];
+        assert_eq!(desk.status("GET /", &sent), 200);
+        assert_eq!(desk.status("GET /status", &sent), 200);
+        assert_eq!(desk.status("POST /credentials/campus-a/drain", &sent), 401);
+    }
+    let wrong: [&[u8]; 6] = [
+        b"",
+        b"let:me-in",
+        b"a:me-in",
+        b"a:let:me-in ",
+        b"\xff:\xff",
+        b":",
+    ];
+    for pair in wrong {
+        let sent = basic(pair);
+        assert_eq!(
+            desk.status("GET /", &[LOCAL, ("authorization", &*sent)]),
+            401
+        );
+    }
+    for value in ["Basic", "Basic ", "Basic !!!", "Basic bGV0Om1lLWlu="] {
+        assert_eq!(
+            desk.status("GET /", &[LOCAL, ("authorization", value)]),
+            401
+        );
+    }
+    assert_eq!(desk.fake.orders.lock().unwrap().len(), 0);
 }
 
 #[test]
