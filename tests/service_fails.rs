@@ -5,7 +5,7 @@ mod common;
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 
 use common::upstream::{Conn, Raw, answer};
 use common::wire::{Client, Ends, body, post};
@@ -38,7 +38,7 @@ async fn serves(berth: &Berth) {
 }
 
 /// A reload that fails with this exit code and this in its reason, and changes nothing.
-async fn refused(berth: &mut Berth, code: i32, reason: &str) -> Output {
+async fn refused(berth: &mut Berth, code: i32, reason: &str) {
     let pid = berth.serving();
     // On a connection that it has accepted.
     let mut kept = berth.connect().await;
@@ -60,7 +60,6 @@ async fn refused(berth: &mut Berth, code: i32, reason: &str) -> Output {
     })
     .await;
     berth.is_well().await;
-    done
 }
 
 /// Puts a program in the place of the binary.
@@ -119,12 +118,20 @@ async fn a_bad_configuration() {
     let (mut berth, _upstream) = berth().await;
     berth.reconfigure("path_prefix: /v1", "path_prefix: nonsense");
     // The command itself reads it first, and the process that SIGHUP starts reads it too.
-    let done = refused(&mut berth, 2, "berth.yaml:").await;
-    let told = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert!(told.contains("path_prefix"), "{told}");
+    refused(
+        &mut berth,
+        2,
+        "berth.yaml:7:24: a path prefix begins with `/`",
+    )
+    .await;
     signal("HUP", berth.pid());
-    until("the log has it", || berth.log().contains("not reloaded")).await;
-    assert!(berth.log().contains("berth.yaml:"), "{}", berth.log());
+    let logged = || {
+        berth
+            .log()
+            .contains("not reloaded, this process serves on: ")
+    };
+    until("the log has it", logged).await;
+    assert!(berth.log().contains("berth.yaml:7:24:"), "{}", berth.log());
     serves(&berth).await;
 }
 
@@ -293,8 +300,15 @@ async fn the_limit_of_open_files() {
         berth.log().contains("Too many open files")
     })
     .await;
+    // It is heard all the same. Whether a successor can be started depends on who takes the last file.
+    let since = std::time::Instant::now();
     let done = berth.order(&["reload"]).await;
-    assert_eq!(done.status.code(), Some(1), "{done:?}");
+    let told = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(
+        done.status.success() || told.contains("Too many open files"),
+        "{told}"
+    );
+    assert!(since.elapsed() < common::DEADLINE, "{told}");
     drop(clients);
     serves(&berth).await;
     berth.reload().await;

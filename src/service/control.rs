@@ -228,14 +228,27 @@ impl Control {
 
     /// Serves until the process ends.
     pub async fn serve(&self, admin: Arc<Admin>, orders: mpsc::Sender<Order>) {
+        /// Files that are kept open, so that an order is heard at the limit of open files, and a
+        /// successor with a limit of its own can be started. That takes ten.
+        const SPARE: usize = 16;
         /// Chosen: at the limit of open files, somebody closes one soon.
         const AGAIN: Duration = Duration::from_millis(100);
         let app = Arc::new(ControlApp { admin, orders });
         // One request for each connection: to pingora, one that shuts down.
         let (_kept, once) = watch::channel(true);
+        let mut spare = Vec::new();
         loop {
+            if spare.is_empty() {
+                spare = (0..SPARE)
+                    .map_while(|_| fs::File::open("/dev/null").ok())
+                    .collect();
+            }
             let stream = match self.listener.accept().await {
                 Ok((stream, _)) => stream,
+                Err(_) if !spare.is_empty() => {
+                    spare.clear();
+                    continue;
+                }
                 Err(e) => {
                     log::warn!("the control socket: {e}");
                     tokio::time::sleep(AGAIN).await;
