@@ -19,3 +19,5 @@ pub mod observe;
 pub mod pool;
 pub mod sim;
 pub mod start;
+pub mod tell;
+pub mod terminal;

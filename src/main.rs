@@ -18,6 +18,7 @@ use std::time::Duration;
 use berth::config;
 use berth::edge::serve::{first_look_up, serve};
 use berth::start::assemble;
+use berth::tell;
 use clap::{Parser, Subcommand};
 
 /// An edge load balancer for AI APIs that fails over before the first word.
@@ -59,6 +60,10 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         program: Option<PathBuf>,
     },
+    /// The story of one request, attempt by attempt, from the audit log.
+    Explain(tell::explain::Options),
+    /// Lines of the audit log: some of them, or summed up.
+    Audit(tell::audit::Options),
 }
 
 fn main() -> ExitCode {
@@ -76,6 +81,8 @@ fn main() -> ExitCode {
             Err(problem) => Err(problem),
         },
         Command::Sim { listen, program } => sim(listen, program.as_deref()),
+        Command::Explain(options) => return tell::explain::run(&options),
+        Command::Audit(options) => return tell::audit::run(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
