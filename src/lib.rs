@@ -17,6 +17,7 @@ pub mod demo;
 pub mod edge;
 pub mod observe;
 pub mod pool;
+pub mod probe;
 pub mod sim;
 pub mod start;
 pub mod tell;

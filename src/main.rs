@@ -18,7 +18,7 @@ use std::time::Duration;
 use berth::config;
 use berth::edge::serve::{first_look_up, serve};
 use berth::start::assemble;
-use berth::tell;
+use berth::{probe, tell};
 use clap::{Parser, Subcommand};
 
 /// An edge load balancer for AI APIs that fails over before the first word.
@@ -64,6 +64,8 @@ enum Command {
     Explain(tell::explain::Options),
     /// Lines of the audit log: some of them, or summed up.
     Audit(tell::audit::Options),
+    /// The swap experiment by hand: the same small request through each credential.
+    Probe(probe::Options),
 }
 
 fn main() -> ExitCode {
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
         Command::Sim { listen, program } => sim(listen, program.as_deref()),
         Command::Explain(options) => return tell::explain::run(&options),
         Command::Audit(options) => return tell::audit::run(&options),
+        Command::Probe(options) => return probe::run(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

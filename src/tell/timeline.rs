@@ -162,11 +162,15 @@ impl Page {
     }
 
     fn end(&mut self, line: &Line<'_>) {
-        if let Some(blocked) = &line.blocked {
-            self.said(
-                0,
-                &format!("Not tried elsewhere: {}.", words::blocked(blocked)),
-            );
+        let last = line.attempts.last();
+        let stayed = match &line.blocked {
+            Some(blocked) => Some(words::blocked(blocked)),
+            None => last
+                .and_then(|it| words::final_verdict(&it.verdict))
+                .map(str::to_owned),
+        };
+        if let Some(why) = stayed {
+            self.said(0, &format!("Not tried elsewhere: {why}."));
         }
         if let Some(reason) = &line.commit_reason {
             self.said(
