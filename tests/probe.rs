@@ -246,3 +246,33 @@ async fn a_named_credential_is_asked_alone_and_an_upstream_that_is_silent_has_it
         "{told}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_of_anthropic_is_asked_in_its_own_words() {
+    let scene = Scene::set();
+    let yaml = std::fs::read_to_string(scene.config()).unwrap();
+    let yaml = yaml.replace(
+        "/v1\"}",
+        "/v1\", dialect: anthropic, auth: header:x-api-key}",
+    );
+    std::fs::write(scene.config(), yaml).unwrap();
+    let (code, told, said) = scene.probe(&["--model", "claude-sim", "--yes"]).await;
+    assert_eq!((code, said.as_str()), (0, ""), "{told}");
+    assert_eq!(
+        row(&told, "refused")[1..4],
+        ["capacity", "sse", "200"],
+        "{told}"
+    );
+    assert_eq!(
+        row(&told, "admitted")[1..4],
+        ["admitted", "-", "200"],
+        "{told}"
+    );
+    let log = scene.sim.log();
+    assert_eq!(log.len(), 3);
+    for request in &log {
+        assert_eq!(request.path, "/v1/messages");
+        let version = ("anthropic-version".to_owned(), "2023-06-01".to_owned());
+        assert!(request.headers.contains(&version), "{request:?}");
+    }
+}
