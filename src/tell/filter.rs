@@ -236,7 +236,7 @@ mod tests {
             ("--until 2026-04-01T12:00:00.123Z", false),
             ("--until 2026-04-01T12:00:00.124Z", true),
             ("--since 1h", false),
-            ("--since 100years", true),
+            ("--since 50years", true),
         ] {
             assert_eq!(wants(arguments), expected, "{arguments}");
         }
@@ -248,7 +248,7 @@ mod tests {
             ("--verdict full", "there are: admitted, capacity,"),
             ("--outcome full", "there are: ok, refused_all,"),
             ("--since yesterday", "give a time ago"),
-            ("--since 99999years", "give a time ago"),
+            ("--since 100years", "give a time ago"),
             ("--since 2026-13-01", "give a time ago"),
         ] {
             let arguments = std::iter::once("berth").chain(arguments.split_whitespace());
