@@ -21,6 +21,7 @@ use berth::config;
 use berth::operator::rules::{Hits, table};
 use berth::operator::status::{self, Telling, Whom};
 use berth::service::{self, Haste, Place, Refusal};
+use berth::{probe, tell};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -118,6 +119,12 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         program: Option<PathBuf>,
     },
+    /// The story of one request, attempt by attempt, from the audit log.
+    Explain(tell::explain::Options),
+    /// Lines of the audit log: some of them, or summed up.
+    Audit(tell::audit::Options),
+    /// The swap experiment by hand: the same small request through each credential.
+    Probe(probe::Options),
 }
 
 fn main() -> ExitCode {
@@ -154,6 +161,9 @@ fn main() -> ExitCode {
             manual(&folder).map_err(|e| format!("{}: {e}", folder.display()))
         }
         Command::Sim { listen, program } => sim(listen, program.as_deref()),
+        Command::Explain(options) => return tell::explain::run(&options),
+        Command::Audit(options) => return tell::audit::run(&options),
+        Command::Probe(options) => return probe::run(&options),
     };
     end(done)
 }

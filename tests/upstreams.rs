@@ -454,3 +454,41 @@ async fn two_credentials_never_share_a_connection() {
     assert_eq!(mixed.load(Ordering::SeqCst), 0);
     assert_eq!(upstream.accepted(), 3, "kept, and one per credential");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_probe_goes_the_ways_of_a_request() {
+    let (tls, file) = certificate(&["h2", "http/1.1"]);
+    let plain = Upstream2::start(None).await;
+    let secure = Upstream2::start(Some(tls)).await;
+    let ca = file.path().display();
+    let tls = format!(
+        "base_url: \"https://localhost:{}/v1\", ca_file: {ca}",
+        secure.addr.port()
+    );
+    // Over HTTP/1.1 this upstream refuses nobody.
+    for (up, of_a) in [
+        (
+            format!("base_url: \"http://{}/v1\", http2: always", plain.addr),
+            "capacity",
+        ),
+        (format!("{tls}, http2: auto"), "capacity"),
+        (format!("{tls}, http2: never"), "admitted"),
+    ] {
+        let config = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(config.path(), with_upstream(&up, "ab", "")).unwrap();
+        let mut probe = tokio::process::Command::new(env!("CARGO_BIN_EXE_berth"));
+        probe.args(["probe", "--yes", "--model", "gpt-sim", "-c"]);
+        probe.arg(config.path()).env_clear().kill_on_drop(true);
+        probe.envs([("SK_A", "sk-a"), ("SK_B", "sk-b")]);
+        let output = common::within(probe.output()).await.unwrap();
+        let told = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{up}\n{told}");
+        let answers: Vec<&str> = told
+            .lines()
+            .skip(1)
+            .take(2)
+            .filter_map(|row| row.split_whitespace().nth(1))
+            .collect();
+        assert_eq!(answers, [of_a, "admitted"], "{up}\n{told}");
+    }
+}

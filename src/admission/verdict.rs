@@ -417,6 +417,19 @@ pub enum Words {
 }
 
 impl Shape {
+    /// Every shape, in the order of the contract.
+    pub const ALL: [Shape; 9] = [
+        Shape::Http400,
+        Shape::Http429,
+        Shape::Http500,
+        Shape::Http503,
+        Shape::Http529,
+        Shape::Json200,
+        Shape::Sse,
+        Shape::WebSocket,
+        Shape::Handshake,
+    ];
+
     /// The shape of a refusal by status, outside streams and handshakes.
     pub fn of_status(status: u16) -> Shape {
         match status {

@@ -1,11 +1,12 @@
 //! How it is told: one line for a case, where its dialects have the same story.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::time::Duration;
 
 use super::cases::Case;
 use super::stage::Stage;
 use super::story::Story;
+use crate::terminal::Paint;
 
 /// The table, and what it has told so far.
 pub struct Table {
@@ -23,10 +24,6 @@ const DID: usize = 23;
 const TRIED: usize = 9;
 const SAW: usize = 36;
 
-/// Whether colours are used: on a terminal, unless `NO_COLOR` is set to something.
-#[derive(Clone, Copy)]
-struct Paint(bool);
-
 impl Table {
     /// Prints the heading.
     ///
@@ -35,10 +32,9 @@ impl Table {
     /// Standard output cannot be written.
     pub fn begin(cases: &[Case]) -> io::Result<Table> {
         let out = io::stdout();
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let width = |of: fn(&Case) -> &str| cases.iter().map(|c| of(c).len()).max().unwrap_or(0);
         let mut table = Table {
-            paint: Paint(out.is_terminal() && !plain),
+            paint: Paint::on(&out),
             out,
             name: width(|case| case.name),
             says: width(|case| case.says),
@@ -187,29 +183,4 @@ fn grouped(stories: &[Story]) -> Vec<(&Story, Vec<&Story>)> {
         }
     }
     groups
-}
-
-impl Paint {
-    fn bold(self, text: &str) -> String {
-        self.with("1", text)
-    }
-
-    fn dim(self, text: &str) -> String {
-        self.with("2", text)
-    }
-
-    fn good(self, text: &str) -> String {
-        self.with("32", text)
-    }
-
-    fn bad(self, text: &str) -> String {
-        self.with("1;31", text)
-    }
-
-    fn with(self, code: &str, text: &str) -> String {
-        match self.0 {
-            true => format!("\x1b[{code}m{text}\x1b[0m"),
-            false => text.to_owned(),
-        }
-    }
 }

@@ -344,7 +344,9 @@ impl Edge {
 impl Plan {
     /// How far the request may go from its home.
     pub fn reach(&self) -> Reach {
-        match self.ask.encrypted_content || self.read_in_part {
+        // What a session goes on from may stand where nobody has read.
+        let perhaps = self.read_in_part && self.session.is_some();
+        match self.ask.encrypted_content || perhaps {
             true => Reach::Realm,
             false => Reach::Anywhere,
         }

@@ -8,7 +8,7 @@
 //! written down. Without the key, a plain hash of a guessable name would be that name.
 
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
@@ -24,6 +24,12 @@ impl RequestId {
         let millis = since.as_millis() & ((1 << 48) - 1);
         let random = rand::random::<u128>() & ((1 << RANDOM_BITS) - 1);
         RequestId(millis << RANDOM_BITS | random)
+    }
+
+    /// When its request came, to the millisecond.
+    pub fn came(self) -> SystemTime {
+        let millis = u64::try_from(self.0 >> RANDOM_BITS).unwrap_or_default();
+        UNIX_EPOCH + Duration::from_millis(millis)
     }
 
     /// Reads what [`fmt::Display`] wrote; `None` for anything else.

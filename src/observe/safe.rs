@@ -47,6 +47,11 @@ impl UpstreamRequestId {
         let id = std::str::from_utf8(id).ok()?;
         (fits && !looks_like_key(id)).then(|| UpstreamRequestId(id.into()))
     }
+
+    /// The id itself.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 /// A name that a client chose, such as a model: printable ASCII, at most 128 bytes.

@@ -22,6 +22,7 @@ use super::lease::Lease;
 use super::lock;
 use super::secret::{SecretError, Stamp, header_value, read_secret, stamp};
 use super::spec::{CredentialId, CredentialSpec, HeaderSource, SecretSource};
+use super::token_route::TokenRoute;
 use crate::admission::{Verdict, dice};
 
 /// The place of a credential in its pool, as listed in the configuration.
@@ -307,7 +308,17 @@ impl Secrets {
         &self.headers
     }
 
-    fn read(spec: &CredentialSpec) -> Result<Secrets, CredentialSecretError> {
+    /// The way in that its token names; `None` where the secret is no token.
+    pub fn token_route(&self) -> Option<TokenRoute> {
+        TokenRoute::of(&self.secret)
+    }
+
+    /// Reads what `spec` names.
+    ///
+    /// # Errors
+    ///
+    /// Something cannot be read, or is no header value.
+    pub fn read(spec: &CredentialSpec) -> Result<Secrets, CredentialSecretError> {
         let fail = |header: Option<&HeaderName>, error| CredentialSecretError {
             credential: spec.id.clone(),
             header: header.cloned(),

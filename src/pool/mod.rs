@@ -22,6 +22,7 @@ mod search;
 mod secret;
 mod sessions;
 pub mod spec;
+mod token_route;
 mod views;
 
 pub use choice::{
@@ -39,6 +40,7 @@ pub use retry_budget::RetryWindow;
 pub use secret::{SecretError, read_secret};
 pub use sessions::{Lineage, Names};
 pub use spec::{Balance, CredentialId, CredentialSpec, HeaderSource, ModelPatterns, SecretSource};
+pub use token_route::TokenRoute;
 pub use views::{BY_SCORE, PairView, SecretChanges};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
