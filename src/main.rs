@@ -268,12 +268,22 @@ fn stop(path: &Path, now: bool) -> ExitCode {
     };
     // A service whose configuration was broken in the meantime must still stop.
     let place = Place::new(&config::runtime_dir(path), path);
-    exit_code(
-        service::client::stop(&place, haste).map(|count| match count {
-            0 => println!("nothing serves {}", path.display()),
-            count => println!("{count} stopped"),
-        }),
-    )
+    let stopped = service::client::stop(&place, haste).and_then(|count| {
+        match (count, config::load(path)) {
+            // Its process.runtime_dir may be another than was looked into, unless systemd says it.
+            (0, Err(problems)) if std::env::var_os("RUNTIME_DIRECTORY").is_none() => {
+                let folder = place.folder().display();
+                return Err(Refusal::Failed(format!(
+                    "nothing was found to stop in {folder}. The configuration cannot be read, so \
+                     berth may be elsewhere: `systemctl stop berth`, or mend it:\n{problems}"
+                )));
+            }
+            (0, _) => println!("nothing serves {}", path.display()),
+            (count, _) => println!("{count} stopped"),
+        }
+        Ok(())
+    });
+    exit_code(stopped)
 }
 
 fn place(path: &Path) -> Result<Place, Refusal> {

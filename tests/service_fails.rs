@@ -96,6 +96,7 @@ def has_sockets():
     started()
     say(**{"is": "asks"})
     assert hear() == "sockets" and len(sockets) == 2
+    assert hear() == "learned"
     open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "here"), "w").write(str(os.getpid()))
 
 "#;
@@ -194,6 +195,32 @@ async fn a_build_that_crashes_when_it_has_the_sockets() {
         "has_sockets(); say(**{'is': 'ready'}); assert hear() == 'go'; os.abort()",
     );
     refused(&mut berth, 1, "ended before it served").await;
+}
+
+#[tokio::test]
+async fn a_build_that_crashes_when_orders_go_to_it_already() {
+    let (mut berth, _upstream) = berth().await;
+    let link =
+        "os.symlink('nobody', 'next'); os.replace('next', glob.glob('berth-????????.sock')[0])";
+    talks(
+        &berth,
+        &format!(
+            "import glob; has_sockets(); say(**{{'is': 'ready'}}); assert hear() == 'go'\n\
+             os.chdir(os.path.dirname(os.path.abspath(__file__))); {link}; os.abort()"
+        ),
+    );
+    let audit = berth.folder().join("audit.jsonl");
+    std::fs::rename(&audit, berth.folder().join("audit.jsonl.1")).unwrap();
+    let refused = berth.order(&["reload"]).await;
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    // Orders come here again, and so do lines of the audit.
+    serves(&berth).await;
+    berth.audit(1).await;
+    std::fs::remove_file(berth.program()).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_berth"), berth.program()).unwrap();
+    let done = berth.order(&["reload"]).await;
+    assert!(done.status.success(), "{done:?}");
+    assert!(berth.ends().await.success());
 }
 
 #[tokio::test]

@@ -300,6 +300,7 @@ async fn a_crowd_that_comes_at_once_is_spread_and_served() {
     }
     let met = all.join_all().await;
     let seen = met.iter().filter(|(seen, _)| *seen).count();
+    it.berth.audit(met.len()).await;
     let did = it.did(0).await;
     println!("(g) {seen} of {} saw a 503; {did:?}", met.len());
     assert_eq!((seen, did.tries), (0, CLIENTS as usize));

@@ -18,6 +18,9 @@ use crate::observe::spec::{AdminSpec, AuditSpec};
 /// Memory of a machine that does not say how much it has, bytes; chosen, small.
 const UNKNOWN_MEMORY: u64 = 1 << 30;
 
+/// Listeners of one process (chosen: a reload passes them all in one message, which takes 253).
+const MAX_LISTENERS: usize = 200;
+
 pub fn listeners(raw: List<Part<raw::Listener>>, report: &mut Report) -> Vec<Listener> {
     let Some(Placed { at, value: parts }) = raw.0 else {
         return vec![Listener {
@@ -29,6 +32,9 @@ pub fn listeners(raw: List<Part<raw::Listener>>, report: &mut Report) -> Vec<Lis
         let text =
             "an empty list listens nowhere; remove `listeners` for 127.0.0.1:8080, or add one";
         report.problem(at, text);
+    }
+    if parts.len() > MAX_LISTENERS {
+        report.problem(at, format!("more than {MAX_LISTENERS} listeners"));
     }
     let mut seen = BTreeSet::new();
     let mut listeners = Vec::new();

@@ -87,6 +87,7 @@ impl Channel {
         &mut self,
         message: &impl Serialize,
         sockets: &[BorrowedFd<'_>],
+        until: Instant,
     ) -> Result<(), ChannelError> {
         let body = serde_json::to_vec(message).map_err(|e| ChannelError::Garbled(e.to_string()))?;
         let length = u32::try_from(body.len()).unwrap_or(u32::MAX).to_be_bytes();
@@ -102,7 +103,24 @@ impl Channel {
         // Four bytes fit into an empty socket: they are sent whole or not at all.
         let head = [IoSlice::new(&length)];
         sendmsg(&self.0, &head, &mut control, SendFlags::NOSIGNAL).map_err(io::Error::from)?;
-        Ok(self.0.write_all(&body)?)
+        self.empty(&body, until)
+    }
+
+    /// Writes all of it; a reader that takes nothing more costs no more than the time.
+    fn empty(&mut self, mut rest: &[u8], until: Instant) -> Result<(), ChannelError> {
+        while !rest.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ChannelError::Late);
+            }
+            self.0.set_write_timeout(Some(left))?;
+            let written = self.0.write(rest)?;
+            if written == 0 {
+                return Err(ChannelError::Ended);
+            }
+            rest = rest.get(written..).unwrap_or_default();
+        }
+        Ok(())
     }
 
     /// The next message and its sockets; `None` for a message that this build does not know.
@@ -211,7 +229,7 @@ mod tests {
         let (mut here, mut there) = pair();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        here.send(&Word::Bye, &[listener.as_fd(), listener.as_fd()])
+        here.send(&Word::Bye, &[listener.as_fd(), listener.as_fd()], soon())
             .unwrap();
         drop(listener);
         let (word, mut sockets) = there.receive::<Word>(soon()).unwrap();
@@ -224,16 +242,28 @@ mod tests {
     #[test]
     fn a_later_build_may_say_more() {
         let (mut here, mut there) = pair();
-        here.send(&serde_json::json!({"is": "state", "version": 7}), &[])
-            .unwrap();
+        let state = serde_json::json!({"is": "state", "version": 7});
+        here.send(&state, &[], soon()).unwrap();
         here.send(
             &serde_json::json!({"is": "hello", "name": "n", "more": 1}),
             &[],
+            soon(),
         )
         .unwrap();
         assert_eq!(there.receive::<Word>(soon()).unwrap().0, None);
         let hello = Word::Hello { name: "n".into() };
         assert_eq!(there.receive(soon()).unwrap().0, Some(hello));
+    }
+
+    #[test]
+    fn a_reader_that_takes_nothing_costs_no_more_than_the_time() {
+        let (mut here, _there) = pair();
+        let word = Word::Hello {
+            name: "n".repeat(8 << 20),
+        };
+        let until = Instant::now() + Duration::from_millis(50);
+        let late = here.send(&word, &[], until);
+        assert!(matches!(late, Err(ChannelError::Late)), "{late:?}");
     }
 
     #[test]

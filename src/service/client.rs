@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Deserialize;
 
 use super::control::{Haste, Place};
@@ -66,21 +66,33 @@ pub fn stop(place: &Place, haste: Haste) -> Result<usize, Refusal> {
     let mut stopped = 0;
     // A handover may bring up another generation in the meantime, but not often.
     for _ in 0..4 {
-        let mut ending = Vec::new();
-        for path in place.generations() {
-            ending.extend(ask_to_stop(&path, haste)?);
+        let generations = place.generations().map_err(|e| {
+            let folder = place.folder().display();
+            Refusal::Failed(format!(
+                "{folder} cannot be read: {e}; call this as berth's user or as root"
+            ))
+        })?;
+        let (mut ending, mut stuck) = (Vec::new(), None);
+        // One that does not answer must not save the others.
+        for path in generations {
+            match ask_to_stop(&path, haste) {
+                Ok(asked) => ending.extend(asked),
+                Err(why) => stuck = Some(why),
+            }
         }
         if ending.is_empty() {
-            return Ok(stopped);
+            return stuck.map_or(Ok(stopped), Err);
         }
         stopped += ending.len();
         for (pid, process, until) in ending {
             if !ends(&process, until) {
-                let why = format!(
+                stuck = Some(Refusal::Failed(format!(
                     "process {pid} has not ended in its time; `berth stop --now` cuts its sessions"
-                );
-                return Err(Refusal::Failed(why));
+                )));
             }
+        }
+        if let Some(why) = stuck {
+            return Err(why);
         }
     }
     Err(Refusal::Failed(
@@ -90,7 +102,7 @@ pub fn stop(place: &Place, haste: Haste) -> Result<usize, Refusal> {
 
 /// Hurries the oldest generations, so that not more than `most` go on at leisure.
 pub fn hurry_beyond(place: &Place, most: usize) {
-    let mut generations = place.generations();
+    let mut generations = place.generations().unwrap_or_default();
     generations.retain(|path| UnixStream::connect(path).is_ok());
     let spare = generations.len().saturating_sub(most);
     for path in generations.iter().take(spare) {
@@ -128,6 +140,10 @@ fn ask_to_stop(path: &Path, haste: Haste) -> Result<Option<(i32, OwnedFd, Instan
     let within = match post(stream, request, STOP) {
         Ok((_, answer)) => Duration::from_secs(answer.within_seconds.unwrap_or_default()),
         Err(_) if ends(&process, Instant::now() + SPARE) => return Ok(None),
+        // It hangs, and is to end now.
+        Err(_) if haste == Haste::Now && pidfd_send_signal(&process, Signal::KILL).is_ok() => {
+            Duration::ZERO
+        }
         Err(e) => return Err(failed(e)),
     };
     let pid = peer.pid.as_raw_nonzero().get();

@@ -125,10 +125,15 @@ impl Place {
     }
 
     /// The sockets of every generation, the oldest first.
-    pub fn generations(&self) -> Vec<PathBuf> {
+    ///
+    /// # Errors
+    ///
+    /// The folder is there and cannot be read.
+    pub fn generations(&self) -> io::Result<Vec<PathBuf>> {
         let prefix = format!("berth-{}.", self.key);
-        let Ok(entries) = fs::read_dir(&self.folder) else {
-            return Vec::new();
+        let entries = match fs::read_dir(&self.folder) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
         };
         let mut found: Vec<(SystemTime, PathBuf)> = entries
             .filter_map(Result::ok)
@@ -141,7 +146,12 @@ impl Place {
             .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
             .collect();
         found.sort();
-        found.into_iter().map(|(_, path)| path).collect()
+        Ok(found.into_iter().map(|(_, path)| path).collect())
+    }
+
+    /// The folder that they lie in.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     fn of(&self, pid: u32) -> PathBuf {
@@ -379,8 +389,8 @@ mod tests {
             fs::File::create(path).unwrap().set_modified(time).unwrap();
         }
         fs::write(folder.path().join("stray"), "").unwrap();
-        assert_eq!(place.generations(), [place.of(7), place.of(12)]);
-        assert_eq!(other.generations(), [other.of(13)]);
+        assert_eq!(place.generations().unwrap(), [place.of(7), place.of(12)]);
+        assert_eq!(other.generations().unwrap(), [other.of(13)]);
     }
 
     #[test]

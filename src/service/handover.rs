@@ -202,11 +202,10 @@ impl Handover {
         let _ = self.child.wait();
         let (pid, build) = served?;
         notify::main_pid(pid);
-        let settled = self.say(&Word::Yours, &Sockets::default()).and_then(|()| {
-            self.hear(Instant::now() + SETTLE, |it| {
-                matches!(it, Answer::Settled).then_some(())
-            })
-        });
+        let until = Instant::now() + SETTLE;
+        let settled = self
+            .say(&Word::Yours, &Sockets::default(), until)
+            .and_then(|()| self.hear(until, |it| matches!(it, Answer::Settled).then_some(())));
         if settled.is_err() {
             log::warn!("process {pid} serves, but has not said that systemd knows it");
         }
@@ -241,17 +240,17 @@ impl Handover {
             )));
         }
         self.hear(until, |it| matches!(it, Answer::Asks).then_some(()))?;
-        self.say(&Word::Sockets, sockets)?;
-        self.say(&learned(edge), &Sockets::default())?;
+        self.say(&Word::Sockets, sockets, until)?;
+        self.say(&learned(edge), &Sockets::default(), until)?;
         self.hear(until, |it| matches!(it, Answer::Ready).then_some(()))?;
-        self.say(&Word::Go, &Sockets::default())?;
+        self.say(&Word::Go, &Sockets::default(), until)?;
         self.hear(until, |it| matches!(it, Answer::Serving).then_some(()))?;
         Ok((pid, build))
     }
 
-    fn say(&mut self, word: &Word, sockets: &Sockets) -> Result<(), Refusal> {
+    fn say(&mut self, word: &Word, sockets: &Sockets, until: Instant) -> Result<(), Refusal> {
         self.channel
-            .send(word, &sockets.fds())
+            .send(word, &sockets.fds(), until)
             .map_err(Handover::lost)
     }
 

@@ -25,6 +25,7 @@ use super::handover::{Handover, Program, Refusal, Successor};
 use super::heir::Heir;
 use super::listeners::Sockets;
 use super::notify;
+use crate::edge::drain;
 use crate::edge::spec::Process;
 use crate::edge::state::Edge;
 
@@ -113,16 +114,17 @@ impl Life {
         let lived = doors.office().block_on(async {
             let ended = async {
                 let own = (&program, &sockets, &edge);
-                let end = serve(own, &mut signals, &mut orders).await;
+                let end = serve(own, &control, &mut signals, &mut orders).await;
                 drop(sockets);
                 if let (End::HandedOver(_), Some(watched)) = (&end, watched) {
                     // systemd hears the successor from now on.
                     watched.abort();
                 }
                 let own = (&*edge, &doors, &control);
-                let drained = drain(own, &process, end, &mut signals, &mut orders).await;
+                let drained = drains(own, &process, end, &mut signals, &mut orders).await;
                 // Whoever ordered the end still has to hear of it.
-                let _ = tokio::time::timeout(LAST_WORD, control.sessions().none_left()).await;
+                let answered = control.sessions().none_left(Duration::ZERO);
+                let _ = tokio::time::timeout(LAST_WORD, answered).await;
                 drained
             };
             tokio::select! {
@@ -141,7 +143,21 @@ impl Life {
 /// What a successor is given.
 type Own<'a> = (&'a Program, &'a Arc<Sockets>, &'a Arc<Edge>);
 
-async fn serve(own: Own<'_>, signals: &mut Signals, orders: &mut mpsc::Receiver<Order>) -> End {
+/// What is to be done where a reload failed: the successor may have moved the link to its own control
+/// socket, and whoever asked for the reload may have moved the audit file.
+fn goes_on(edge: &Edge, control: &Control) {
+    if let Err(e) = control.publish() {
+        log::error!("{e}");
+    }
+    edge.trail.reopen_audit();
+}
+
+async fn serve(
+    own: Own<'_>,
+    control: &Control,
+    signals: &mut Signals,
+    orders: &mut mpsc::Receiver<Order>,
+) -> End {
     let mut under_way: Option<UnderWay> = None;
     loop {
         tokio::select! {
@@ -156,6 +172,7 @@ async fn serve(own: Own<'_>, signals: &mut Signals, orders: &mut mpsc::Receiver<
                     }
                     Err(refusal) => {
                         log::error!("not reloaded, this process serves on: {refusal}");
+                        goes_on(own.2, control);
                         notify::ready("serving; the last reload failed, see the log");
                         tell(asker, Err(NotReloaded::Refused(refusal)));
                     }
@@ -177,6 +194,9 @@ async fn serve(own: Own<'_>, signals: &mut Signals, orders: &mut mpsc::Receiver<
                 Order::Reload(asker) if under_way.is_some() => {
                     tell(Some(asker), Err(NotReloaded::Busy(BUSY)));
                 }
+                Order::Reload(asker) if asker.is_closed() => {
+                    log::warn!("a reload was asked for by somebody who has left: not reloaded");
+                }
                 Order::Reload(asker) => under_way = begin(own, Some(asker)),
                 Order::Stop(haste, asker) => {
                     give_up(under_way).await;
@@ -187,7 +207,7 @@ async fn serve(own: Own<'_>, signals: &mut Signals, orders: &mut mpsc::Receiver<
     }
 }
 
-async fn drain(
+async fn drains(
     (edge, doors, control): (&Edge, &Doors, &Control),
     process: &Process,
     end: End,
@@ -216,7 +236,7 @@ async fn drain(
     let mut say = tokio::time::interval(SAY);
     loop {
         let wanted = tokio::select! {
-            () = sessions.none_left() => break,
+            () = sessions.none_left(drain::SETTLE) => break,
             () = tokio::time::sleep_until(until.into()) => {
                 let open = sessions.open();
                 log::warn!("{open} sessions are cut: {} is over", haste.key());

@@ -98,7 +98,10 @@ fn take(old: &mut Takeover, path: &Path) -> Result<Life, Refusal> {
     fresh.life.doors.prove().map_err(Refusal::Failed)?;
     old.ready()?;
     fresh.open()?;
-    old.serving()?;
+    if let Err(why) = old.serving() {
+        // Whoever died there serves no more, and this process does.
+        log::warn!("{why}; this process serves all the same");
+    }
     notify::ready("serving");
     fresh.keep_sockets();
     notify::barrier();

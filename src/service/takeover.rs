@@ -112,7 +112,8 @@ impl Takeover {
     }
 
     fn say(&mut self, answer: &Answer) -> Result<(), Refusal> {
-        self.channel.send(answer, &[]).map_err(lost)
+        let until = Instant::now() + PATIENCE;
+        self.channel.send(answer, &[], until).map_err(lost)
     }
 
     fn hear(
