@@ -7,6 +7,7 @@
 
 pub mod admin;
 pub mod audit;
+mod flood;
 pub mod hits;
 pub mod ids;
 pub mod log;
@@ -19,6 +20,7 @@ pub mod snapshot;
 pub mod spec;
 pub mod status;
 pub mod totals;
+pub mod trace;
 pub mod trail;
 pub mod window;
 pub mod words;

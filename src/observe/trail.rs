@@ -13,6 +13,7 @@ use super::snapshot::Snapshot;
 use super::status::Status;
 use super::totals::Total;
 use super::window::{Counts, PairHistory};
+use super::words::Handover;
 
 /// Audit, metrics and counts of the process.
 #[derive(Debug)]
@@ -42,6 +43,11 @@ impl Trail {
         self.counts.record(&record, self.age(now));
         self.hits.record(&record);
         self.audit.write(record);
+    }
+
+    /// A handover has come to its end.
+    pub fn handed_over(&self, outcome: Handover) {
+        self.metrics.handed_over(outcome);
     }
 
     /// The text for Prometheus.

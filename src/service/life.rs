@@ -27,6 +27,7 @@ use super::listeners::Sockets;
 use super::notify;
 use crate::edge::spec::Process;
 use crate::edge::state::Edge;
+use crate::observe::words::Handover as Came;
 
 /// How often a draining process says how many sessions are left.
 const SAY: Duration = Duration::from_secs(10);
@@ -148,12 +149,14 @@ async fn serve(own: Own<'_>, signals: &mut Signals, orders: &mut mpsc::Receiver<
                 let asker = under_way.take().and_then(|it| it.asker);
                 match outcome {
                     Ok(successor) => {
+                        own.2.trail.handed_over(Came::Ok);
                         let (pid, build) = (successor.pid, successor.build.clone());
                         log::info!("process {pid} (version {build}) serves now");
                         tell(asker, Ok(Reloaded { pid, build }));
                         return End::HandedOver(successor);
                     }
                     Err(refusal) => {
+                        own.2.trail.handed_over(Came::Failed);
                         log::error!("not reloaded, this process serves on: {refusal}");
                         notify::ready("serving; the last reload failed, see the log");
                         tell(asker, Err(NotReloaded::Refused(refusal)));
@@ -303,6 +306,7 @@ fn begin((program, sockets, edge): Own<'_>, asker: Option<Asker>) -> Option<Unde
     if std::process::id() == 1 {
         // A container ends with its first process, however well another serves.
         tell(asker, Err(NotReloaded::Busy(FIRST)));
+        edge.trail.handed_over(Came::Failed);
         log::error!("not reloaded: {FIRST}");
         return None;
     }
@@ -319,6 +323,7 @@ fn begin((program, sockets, edge): Own<'_>, asker: Option<Asker>) -> Option<Unde
             })
         }
         Err(refusal) => {
+            edge.trail.handed_over(Came::Failed);
             log::error!("not reloaded, this process serves on: {refusal}");
             tell(asker, Err(NotReloaded::Refused(refusal)));
             None
