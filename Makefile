@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Where rustup puts cargo, for a shell that was open before it was installed.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: demo test test-clients test-page test-systemd check examples deb needs
+.PHONY: demo test test-clients test-page test-systemd test-observability check examples deb needs
 
 # Every kind of refusal, and what a client sees of it. No configuration, no keys.
 demo: needs
@@ -25,6 +25,10 @@ test-page: needs
 # The unit under a real systemd, reloaded under load. Needs root; says so where it cannot run.
 test-systemd: needs
 	$(CARGO) test --locked --test systemd
+
+# Alerts and board (conf/observability) on a real Prometheus that scrapes a real berth.
+test-observability: needs
+	CARGO="$(CARGO)" tests/observability/run.sh
 
 # What a change must pass before it is looked at.
 check: needs

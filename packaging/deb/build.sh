@@ -31,8 +31,8 @@ for unit in systemd/berth.service systemd/berth.socket; do
 done
 put 644 systemd/logrotate.conf etc/logrotate.d/berth
 install -d -m 755 "$stage/etc/berth"
-for example in conf/*.yaml; do
-    put 644 "$example" "usr/share/doc/berth/examples/$(basename "$example")"
+for example in conf/*.yaml conf/observability/*; do
+    put 644 "$example" "usr/share/doc/berth/examples/${example#conf/}"
 done
 put 644 LICENSE usr/share/doc/berth/copyright
 gzip -9n < CHANGELOG.md > "$out/changelog.gz"

@@ -1,6 +1,6 @@
 //! Everything that the edge holds while it serves, put together from the configuration once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant, SystemTime};
@@ -231,6 +231,7 @@ impl Control for Edge {
                 upstream: spec.upstream.clone(),
                 labels: spec.labels.clone(),
                 in_flight: u64::from(credential.in_flight()),
+                secret_expires: credential.secret_expires(),
                 state: whole(&spec.id),
             }
         });
@@ -274,6 +275,7 @@ impl Control for Edge {
                 used: self.memory.used() as u64,
                 limit: self.memory.limit() as u64,
             },
+            hold_limit: self.policy.hold.max_time,
             rules: rules.collect(),
             warnings: self.warnings.iter().cloned().chain(expired).collect(),
         }
@@ -306,6 +308,7 @@ pub async fn tend(edge: Arc<Edge>) {
     const SECRETS_EVERY: Duration = Duration::from_secs(5);
     let mut names = tokio::time::interval(super::upstream::LOOK_UP_EVERY);
     let mut secrets = tokio::time::interval(SECRETS_EVERY);
+    let mut told = BTreeSet::new();
     // The first look-up was made before anything was served.
     names.tick().await;
     loop {
@@ -313,7 +316,8 @@ pub async fn tend(edge: Arc<Edge>) {
             _ = names.tick() => look_up(&edge).await,
             _ = secrets.tick() => {
                 let edge = edge.clone();
-                let _ = tokio::task::spawn_blocking(move || reload_secrets(&edge)).await;
+                let looked = move || reload_secrets(&edge, &told);
+                told = tokio::task::spawn_blocking(looked).await.unwrap_or_default();
             }
         }
     }
@@ -333,14 +337,17 @@ pub async fn look_up(edge: &Edge) {
     }
 }
 
-fn reload_secrets(edge: &Edge) {
+/// Reads secrets whose files were written. Gives what is wrong now; what is in `told` is not said again.
+fn reload_secrets(edge: &Edge, told: &BTreeSet<String>) -> BTreeSet<String> {
     let changes = edge.pool.reload_secrets();
     for id in changes.changed {
         log::info!("credential {id}: its secret was replaced");
     }
-    for error in changes.errors {
+    let errors: BTreeSet<String> = changes.errors.iter().map(ToString::to_string).collect();
+    for error in errors.difference(told) {
         log::warn!("{error}; the old value stays in use");
     }
+    errors
 }
 
 /// Why a pair is where it is, and what that rests on.

@@ -14,6 +14,7 @@ use crate::admission::{Dialect, Shape, Verdict};
 use crate::observe::ids::{RequestId, SessionHash};
 use crate::observe::record::{self, AttemptRecord, CredentialName, Record, Rewrote};
 use crate::observe::safe::{MethodName, SafeCode, SafePath, SafeText, UpstreamRequestId};
+use crate::observe::trace::TraceId;
 use crate::observe::words::{self, Blocked, Outcome, Then, Transport};
 
 use super::attempt::Attempt;
@@ -48,6 +49,7 @@ impl Tale {
         let record = Record {
             ts,
             request_id: RequestId::new(ts),
+            trace_id: TraceId::of(&request.headers),
             client: None,
             route: None,
             method: MethodName::new(&request.method),

@@ -221,7 +221,7 @@ impl Writer {
             Sink::Log => {
                 lines
                     .iter()
-                    .for_each(|line| log::info!(target: "berth::audit", "{line}"));
+                    .for_each(|line| log::info!(target: super::log::AUDIT, "{line}"));
                 None
             }
             Sink::File(log) => log.tail.append(&mut log.file, &lines).err(),

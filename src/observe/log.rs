@@ -1,15 +1,31 @@
-//! The log: where lines go, and what must never be in one.
+//! The log: where lines go, what must never be in one, and how many there may be.
 //!
 //! pingora's own debug and trace lines print whole heads, a client's key and a credential's secret
 //! among them. An operator who turns the level up at night must not leak them, so lines of the
 //! libraries below berth end at `info`, whatever `RUST_LOG` says.
+//!
+//! A level says who is needed. `error`: berth does not do what it was told. `warn`: it goes on, and
+//! somebody should look. `info`: what happened. A library cannot know that: what it calls an error is
+//! the failed handshake of one client, so here it is a warning. No place in the source says more than
+//! a few lines in a second (see [`super::flood`]), but for the audit, which is no message.
 
-use log::{LevelFilter, Log, Metadata, Record};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+use super::flood::{Flood, Place};
+
+/// The audit, where it has no file of its own.
+pub const AUDIT: &str = "berth::audit";
 
 /// Libraries that handle secrets on the wire.
 const BELOW: [&str; 6] = ["pingora", "h2", "hyper", "rustls", "tokio", "mio"];
 
-struct Guarded(env_logger::Logger);
+struct Guarded<L> {
+    below: L,
+    flood: Mutex<Flood>,
+}
 
 /// Starts the log on stderr: `RUST_LOG`, or `info` with pingora's start-up lines left out.
 ///
@@ -20,34 +36,128 @@ pub fn start() {
     let default = env_logger::Env::default().default_filter_or("info,pingora_core=warn");
     let logger = env_logger::Builder::from_env(default).build();
     log::set_max_level(logger.filter());
-    let _ = log::set_boxed_logger(Box::new(Guarded(logger)));
+    let _ = log::set_boxed_logger(Box::new(Guarded::new(logger)));
 }
 
-impl Log for Guarded {
+impl<L: Log> Guarded<L> {
+    fn new(below: L) -> Guarded<L> {
+        let flood = Mutex::default();
+        Guarded { below, flood }
+    }
+
+    fn log_at(&self, record: &Record<'_>, now: Instant) {
+        if !is_allowed(record.metadata()) || !self.below.enabled(record.metadata()) {
+            return;
+        }
+        let level = level(record.metadata());
+        if record.target() != AUDIT {
+            let place = Place {
+                module: record.module_path_static().unwrap_or_default(),
+                line: record.line().unwrap_or_default(),
+                level,
+            };
+            let mut flood = self.flood.lock().unwrap_or_else(PoisonError::into_inner);
+            let overdue = flood.overdue(now);
+            let admitted = flood.admits(place, now);
+            drop(flood);
+            for (place, lines) in overdue {
+                self.left_out(place, lines);
+            }
+            if !admitted {
+                return;
+            }
+        }
+        self.below.log(
+            &Record::builder()
+                .args(*record.args())
+                .level(level)
+                .target(record.target())
+                .build(),
+        );
+    }
+
+    fn left_out(&self, place: Place, lines: u64) {
+        self.below.log(
+            &Record::builder()
+                .args(format_args!(
+                    "and {lines} more lines of this kind, left out"
+                ))
+                .level(place.level)
+                .target(place.module)
+                .build(),
+        );
+    }
+}
+
+impl<L: Log> Log for Guarded<L> {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        is_allowed(metadata) && self.0.enabled(metadata)
+        is_allowed(metadata) && self.below.enabled(metadata)
     }
 
     fn log(&self, record: &Record<'_>) {
-        if is_allowed(record.metadata()) {
-            self.0.log(record);
-        }
+        self.log_at(record, Instant::now());
     }
 
     fn flush(&self) {
-        self.0.flush();
+        self.below.flush();
     }
 }
 
 fn is_allowed(metadata: &Metadata<'_>) -> bool {
-    let target = metadata.target();
-    metadata.level() <= LevelFilter::Info || !BELOW.iter().any(|name| target.starts_with(name))
+    metadata.level() <= LevelFilter::Info || !is_below(metadata.target())
+}
+
+/// What a level of a library means here.
+fn level(metadata: &Metadata<'_>) -> Level {
+    match metadata.level() {
+        Level::Error if is_below(metadata.target()) => Level::Warn,
+        level => level,
+    }
+}
+
+fn is_below(target: &str) -> bool {
+    BELOW.iter().any(|name| target.starts_with(name))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use log::Level;
+    use std::time::Duration;
+
+    /// Keeps what it is told.
+    #[derive(Default)]
+    struct Kept(Mutex<Vec<String>>);
+
+    impl Log for Kept {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn log(&self, record: &Record<'_>) {
+            let line = format!("{} {} {}", record.level(), record.target(), record.args());
+            self.0.lock().unwrap().push(line);
+        }
+
+        fn flush(&self) {}
+    }
+
+    fn said(log: &Guarded<Kept>) -> Vec<String> {
+        std::mem::take(&mut log.below.0.lock().unwrap())
+    }
+
+    /// A line of `target`, from one place.
+    fn say(log: &Guarded<Kept>, (level, target): (Level, &'static str), now: Instant) {
+        log.log_at(
+            &Record::builder()
+                .args(format_args!("line"))
+                .level(level)
+                .target(target)
+                .module_path_static(Some(target))
+                .line(Some(7))
+                .build(),
+            now,
+        );
+    }
 
     #[test]
     fn heads_on_the_wire_are_never_logged() {
@@ -60,5 +170,50 @@ mod tests {
         ));
         assert!(allowed("pingora_core::server", Level::Warn));
         assert!(allowed("berth::edge", Level::Trace));
+    }
+
+    #[test]
+    fn an_outage_does_not_flood_the_log_and_is_counted_in_it() {
+        let (log, start) = (Guarded::new(Kept::default()), Instant::now());
+        let refused = (Level::Info, "berth::edge::failover");
+        (0..300).for_each(|ms| say(&log, refused, start + Duration::from_millis(ms)));
+        assert_eq!(said(&log), vec!["INFO berth::edge::failover line"; 10]);
+        say(
+            &log,
+            (Level::Warn, "berth::other"),
+            start + Duration::from_secs(2),
+        );
+        assert_eq!(
+            said(&log),
+            [
+                "INFO berth::edge::failover and 290 more lines of this kind, left out",
+                "WARN berth::other line"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_audit_is_never_cut_short() {
+        let (log, start) = (Guarded::new(Kept::default()), Instant::now());
+        (0..300).for_each(|_| say(&log, (Level::Info, AUDIT), start));
+        assert_eq!(said(&log).len(), 300);
+    }
+
+    #[test]
+    fn a_clients_failed_handshake_is_no_error_of_berths() {
+        let (log, now) = (Guarded::new(Kept::default()), Instant::now());
+        say(
+            &log,
+            (Level::Error, "pingora_core::services::listening"),
+            now,
+        );
+        say(&log, (Level::Error, "berth::service::life"), now);
+        assert_eq!(
+            said(&log),
+            [
+                "WARN pingora_core::services::listening line",
+                "ERROR berth::service::life line"
+            ]
+        );
     }
 }

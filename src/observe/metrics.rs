@@ -8,6 +8,7 @@
 //! of handles lies above the `prometheus` vectors: a lookup there is one hash of the label values
 //! and one shared lock, without an allocation, and that is what a cache of ours would be.
 
+use http::StatusCode;
 use prometheus::proto::MetricFamily;
 use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts};
 use prometheus::{Registry, TextEncoder};
@@ -16,7 +17,7 @@ use super::models::ModelNames;
 use super::record::{AttemptRecord, Record};
 use super::scrape;
 use super::snapshot::Snapshot;
-use super::words::{Blocked, CommitReason, Then};
+use super::words::{Blocked, CommitReason, Handover, Then};
 use crate::admission::{Dialect, Verdict};
 
 /// Every metric of the process.
@@ -24,7 +25,9 @@ pub struct Metrics {
     registry: Registry,
     models: ModelNames,
     requests: IntCounterVec,
+    clients: IntCounterVec,
     attempts: IntCounterVec,
+    responses: IntCounterVec,
     refusals: IntCounterVec,
     failovers: IntCounterVec,
     blocked: IntCounterVec,
@@ -35,6 +38,7 @@ pub struct Metrics {
     first_output: HistogramVec,
     tokens: IntCounterVec,
     rule_hits: IntCounterVec,
+    handovers: IntCounterVec,
 }
 
 impl Metrics {
@@ -69,10 +73,20 @@ impl Metrics {
                 "Requests that have ended.",
                 &["route", "model", "outcome"],
             )?,
+            clients: counter(
+                "berth_client_requests_total",
+                "Requests of a route that have ended, by who asked.",
+                &["client", "outcome"],
+            )?,
             attempts: counter(
                 "berth_attempts_total",
                 "Attempts upstream.",
                 &["credential", "model", "verdict"],
+            )?,
+            responses: counter(
+                "berth_upstream_responses_total",
+                "Answers by the status that the upstream gave, whatever they meant.",
+                &["credential", "status"],
             )?,
             refusals: counter(
                 "berth_refusals_total",
@@ -114,6 +128,11 @@ impl Metrics {
                 "Verdicts by the rule that decided.",
                 &["rule"],
             )?,
+            handovers: counter(
+                "berth_handovers_total",
+                "Handovers to a fresh process, by what came of them.",
+                &["outcome"],
+            )?,
             models: ModelNames::default(),
             hold,
             first_output,
@@ -128,6 +147,11 @@ impl Metrics {
             metrics
                 .commits
                 .get_metric_with_label_values(&[reason.as_str()])?;
+        }
+        for outcome in Handover::ALL {
+            metrics
+                .handovers
+                .get_metric_with_label_values(&[outcome.as_str()])?;
         }
         for name in [Dialect::OpenAi, Dialect::Anthropic].map(Dialect::as_str) {
             metrics.terminals.get_metric_with_label_values(&[name])?;
@@ -151,6 +175,11 @@ impl Metrics {
             .models
             .label(record.model.as_ref().map(|model| model.as_str()));
         add(&self.requests, [route, model, record.outcome.as_str()], 1);
+        // Probes of a load balancer are of no route.
+        if record.route.is_some() {
+            let client = record.client.as_deref().unwrap_or("none");
+            add(&self.clients, [client, record.outcome.as_str()], 1);
+        }
         for attempt in &record.attempts {
             self.attempt(attempt, route, record.commit_reason);
         }
@@ -179,6 +208,11 @@ impl Metrics {
             histogram.observe(time.as_secs_f64());
         }
         self.tokens(record);
+    }
+
+    /// Counts a handover.
+    pub fn handed_over(&self, outcome: Handover) {
+        add(&self.handovers, [outcome.as_str()], 1);
     }
 
     /// The text for Prometheus: what was counted, and the pool as `snapshot` shows it.
@@ -212,7 +246,9 @@ impl Metrics {
     pub(super) fn counter(&self, name: &str) -> Option<&IntCounterVec> {
         let counters = [
             ("berth_requests_total", &self.requests),
+            ("berth_client_requests_total", &self.clients),
             ("berth_attempts_total", &self.attempts),
+            ("berth_upstream_responses_total", &self.responses),
             ("berth_refusals_total", &self.refusals),
             ("berth_failovers_total", &self.failovers),
             ("berth_failover_blocked_total", &self.blocked),
@@ -221,6 +257,7 @@ impl Metrics {
             ("berth_terminals_synthesised_total", &self.terminals),
             ("berth_tokens_total", &self.tokens),
             ("berth_rule_hits_total", &self.rule_hits),
+            ("berth_handovers_total", &self.handovers),
         ];
         let found = counters.into_iter().find(|(its, _)| *its == name);
         found.map(|(_, counter)| counter)
@@ -233,6 +270,9 @@ impl Metrics {
             .label(attempt.model.as_ref().map(|model| model.as_str()));
         let verdict = attempt.verdict.as_str();
         add(&self.attempts, [credential, model, verdict], 1);
+        if let Some(status) = attempt.status.and_then(|it| StatusCode::from_u16(it).ok()) {
+            add(&self.responses, [credential, status_label(&status)], 1);
+        }
         if let (Verdict::Capacity | Verdict::CapacityAfterCommit, Some(shape)) =
             (attempt.verdict, attempt.shape)
         {
@@ -272,6 +312,23 @@ impl Metrics {
 impl std::fmt::Debug for Metrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// The code where HTTP or a vendor knows it, else its class: an upstream must not make as many series
+/// as there are numbers.
+fn status_label(status: &StatusCode) -> &str {
+    /// Cloudflare's and Anthropic's.
+    const OF_VENDORS: [u16; 8] = [520, 521, 522, 523, 524, 525, 526, 529];
+    let known = status.canonical_reason().is_some() || OF_VENDORS.contains(&status.as_u16());
+    match status.as_u16() {
+        _ if known => status.as_str(),
+        ..200 => "1xx",
+        200..300 => "2xx",
+        300..400 => "3xx",
+        400..500 => "4xx",
+        500..600 => "5xx",
+        600.. => "other",
     }
 }
 
@@ -364,6 +421,36 @@ mod tests {
         }
         // The client's own model was never admitted, and has no name here.
         assert!(text.contains(r#"berth_requests_total{model="other",outcome="ok",route="/v1"} 1"#));
+    }
+
+    #[test]
+    fn status_and_meaning_are_counted_apart_and_no_upstream_invents_a_series() {
+        let metrics = Metrics::new("v").unwrap();
+        let mut record = failed_over();
+        metrics.record(&record);
+        for status in (100..1_000).map(Some).chain([None]) {
+            record.attempts[0].status = status;
+            record.attempts.truncate(1);
+            metrics.record(&record);
+        }
+        let text = metrics.render(&Snapshot::default(), 0);
+        let of = |status: &str| {
+            let series = format!(
+                r#"berth_upstream_responses_total{{credential="campus-a",status="{status}"}}"#
+            );
+            value(&text, &series)
+        };
+        // One refusal that was a 200, and each code once.
+        assert_eq!(
+            (of("200"), of("503"), of("529")),
+            (Some(2.0), Some(1.0), Some(1.0))
+        );
+        assert_eq!((of("299"), of("other")), (None, Some(400.0)));
+        let refused =
+            r#"berth_attempts_total{credential="campus-a",model="gpt-5.6-sol",verdict="capacity"}"#;
+        assert_eq!(value(&text, refused), Some(902.0));
+        let series = text.matches("berth_upstream_responses_total{").count();
+        assert!(series < 80, "{series}");
     }
 
     #[test]

@@ -20,6 +20,7 @@ use serde::{Serialize, Serializer};
 
 use super::ids::{RequestId, SessionHash};
 use super::safe::{MethodName, SafeCode, SafePath, SafeText, UpstreamRequestId};
+use super::trace::TraceId;
 use super::words::{Blocked, CommitReason, Outcome, Then, Transport};
 use crate::admission::{Dialect, Shape, Verdict};
 use crate::pool::CredentialId;
@@ -32,6 +33,8 @@ pub struct Record {
     pub ts: SystemTime,
     /// Its id, as the client was told.
     pub request_id: RequestId,
+    /// The trace that the client says it belongs to.
+    pub trace_id: Option<TraceId>,
     /// Who asked, as the configuration calls them.
     pub client: Option<Arc<str>>,
     /// The prefix of its route, if it has one.
@@ -192,6 +195,7 @@ fn rfc3339<S: Serializer>(ts: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
 pub(super) mod tests {
     use super::*;
     use crate::observe::ids::SessionKey;
+    use crate::observe::trace::tests::trace;
     use proptest::prelude::*;
 
     /// A refusal on `campus-a`, then an answer from `campus-b`.
@@ -230,6 +234,7 @@ pub(super) mod tests {
         Record {
             ts: UNIX_EPOCH + Duration::from_millis(1_775_044_800_123),
             request_id: RequestId::parse("br-01kn4h0000abcdefghjkmnpqrs").unwrap(),
+            trace_id: trace(),
             client: Some("lab-7".into()),
             route: Some("/v1".into()),
             method: MethodName::new(&http::Method::POST),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use prometheus::proto::MetricFamily;
-use prometheus::{GaugeVec, IntCounter, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{Gauge, GaugeVec, IntCounter, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::models::ModelNames;
 use super::snapshot::{PairView, Snapshot};
@@ -28,6 +28,29 @@ pub(super) fn families(
         in_flight
             .get_metric_with_label_values(&of)?
             .set(whole(credential.in_flight));
+    }
+
+    let ends = gauge(
+        "berth_credential_secret_expires_timestamp_seconds",
+        "When a secret that is a JWT says that it ends, in seconds since 1970.",
+        &["credential"],
+    )?;
+    for credential in &snapshot.credentials {
+        if let Some(expiry) = credential.secret_expires {
+            let of = [credential.id.as_str()];
+            ends.get_metric_with_label_values(&of)?
+                .set(whole(expiry.as_secs()));
+        }
+    }
+
+    let expired = gauge(
+        "berth_rule_expired",
+        "1 where the last day of a rule is over, and it matches nothing any more.",
+        &["rule"],
+    )?;
+    for rule in snapshot.rules.iter().filter(|rule| rule.expires.is_some()) {
+        let series = expired.get_metric_with_label_values(&[&*rule.name])?;
+        series.set(i64::from(rule.expired));
     }
 
     let states = gauge(
@@ -80,6 +103,12 @@ pub(super) fn families(
         series.set(whole(bytes));
         registry.register(Box::new(series))?;
     }
+    let hold = Gauge::new(
+        "berth_hold_limit_seconds",
+        "Longest that an answer may be held (admission.hold.max_time).",
+    )?;
+    hold.set(snapshot.hold_limit.as_secs_f64());
+    registry.register(Box::new(hold))?;
     let lost = IntCounter::new(
         "berth_audit_lost_total",
         "Audit lines that were not written.",
@@ -166,7 +195,7 @@ pub(super) mod tests {
     use crate::observe::metrics::Metrics;
     use crate::observe::safe::SafeText;
     use crate::observe::snapshot::{CredentialView, MemoryView, ModelView, RuleView};
-    use crate::pool::CredentialId;
+    use crate::pool::{CredentialId, Expiry};
     use std::time::Duration;
 
     /// Two credentials, of which one cools, and one full model.
@@ -179,6 +208,7 @@ pub(super) mod tests {
                 .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
                 .collect(),
             in_flight: 2,
+            secret_expires: (id == "campus-a").then(|| Expiry::at(1_795_000_000)),
             state: PairState::Ready,
         };
         let rule = |name: &str, source, expires| RuleView {
@@ -231,6 +261,7 @@ pub(super) mod tests {
                 used: 1_024,
                 limit: 4_096,
             },
+            hold_limit: Duration::from_secs(120),
             warnings: vec!["rule vendor-x-busy has expired".to_owned()],
         }
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::safe::SafeText;
 use crate::admission::day::Day;
 use crate::admission::{PairState, Verdict};
-use crate::pool::CredentialId;
+use crate::pool::{CredentialId, Expiry};
 
 /// The pool at one moment.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +30,8 @@ pub struct Snapshot {
     pub rules: Vec<RuleView>,
     /// Bytes of requests and answers that are kept.
     pub memory: MemoryView,
+    /// The longest that an answer may be held (`admission.hold.max_time`).
+    pub hold_limit: Duration,
     /// What an operator should look at, in words of berth's own.
     pub warnings: Vec<String>,
 }
@@ -45,6 +47,8 @@ pub struct CredentialView {
     pub labels: BTreeMap<String, String>,
     /// Requests in flight.
     pub in_flight: u64,
+    /// When its secret ends, where the secret says so.
+    pub secret_expires: Option<Expiry>,
     /// Its state for every model: `Ready` unless the credential as a whole is excluded.
     pub state: PairState,
 }

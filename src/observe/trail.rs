@@ -17,6 +17,7 @@ use super::snapshot::Snapshot;
 use super::status::Status;
 use super::totals::Total;
 use super::window::{Counts, PairHistory};
+use super::words::Handover;
 use crate::pool::CredentialId;
 
 /// Audit, metrics and counts of the process.
@@ -57,6 +58,11 @@ impl Trail {
     /// An answer of `credential` has this head.
     pub fn heard(&self, credential: &CredentialId, headers: &HeaderMap, now: Instant) {
         self.allowances.heard(credential, headers, self.age(now));
+    }
+
+    /// A handover has come to its end.
+    pub fn handed_over(&self, outcome: Handover) {
+        self.metrics.handed_over(outcome);
     }
 
     /// The text for Prometheus.

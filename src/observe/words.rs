@@ -57,6 +57,16 @@ closed_set! {
 }
 
 closed_set! {
+    /// What came of a handover to a fresh process.
+    Handover {
+        /// It serves.
+        Ok => "ok",
+        /// It does not, and nothing changed.
+        Failed => "failed",
+    }
+}
+
+closed_set! {
     /// Why an attempt's answer was let through to the client.
     CommitReason {
         /// A frame that is not neutral.

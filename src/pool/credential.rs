@@ -18,6 +18,7 @@ use secrecy::{ExposeSecret, SecretString};
 use super::exclusion::{
     Exclusions, ExclusionsHandover, Lesson, Passable, Passage, ProbeToken, Shown, Stated,
 };
+use super::expiry::Expiry;
 use super::lease::Lease;
 use super::lock;
 use super::secret::{SecretError, Stamp, header_value, read_secret, stamp};
@@ -54,6 +55,7 @@ pub struct Secrets {
     plain: HeaderValue,
     bearer: HeaderValue,
     headers: Vec<(HeaderName, HeaderValue)>,
+    expires: Option<Expiry>,
 }
 
 /// A secret of a credential could not be had.
@@ -142,6 +144,11 @@ impl Credential {
     pub(super) fn secrets(&self) -> Arc<Secrets> {
         let secrets = self.secrets.read();
         Arc::clone(&secrets.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// When what it sends ends, where that says so.
+    pub fn secret_expires(&self) -> Option<Expiry> {
+        self.secrets().expires
     }
 
     /// A number that only its id decides.
@@ -342,6 +349,7 @@ impl Secrets {
             headers.push((name.clone(), value));
         }
         Ok(Secrets {
+            expires: Expiry::of(secret.expose_secret()),
             secret,
             plain,
             bearer,

@@ -11,6 +11,7 @@ mod choice;
 mod credential;
 mod error;
 mod exclusion;
+mod expiry;
 mod handover;
 mod lease;
 mod ledger;
@@ -32,6 +33,7 @@ pub use choice::{
 pub use credential::{Credential, CredentialIndex, CredentialSecretError, Secrets};
 pub use error::PoolError;
 pub use exclusion::{Basis, MAX_MODELS, Stated};
+pub use expiry::Expiry;
 pub use handover::{Places, PoolHandover};
 pub use lease::Lease;
 pub use ledger::{Allowance, FullModel};

@@ -28,6 +28,7 @@ use super::notify;
 use crate::edge::drain;
 use crate::edge::spec::Process;
 use crate::edge::state::Edge;
+use crate::observe::words::Handover as Came;
 
 /// How often a draining process says how many sessions are left.
 const SAY: Duration = Duration::from_secs(10);
@@ -165,12 +166,14 @@ async fn serve(
                 let asker = under_way.take().and_then(|it| it.asker);
                 match outcome {
                     Ok(successor) => {
+                        own.2.trail.handed_over(Came::Ok);
                         let (pid, build) = (successor.pid, successor.build.clone());
                         log::info!("process {pid} (version {build}) serves now");
                         tell(asker, Ok(Reloaded { pid, build }));
                         return End::HandedOver(successor);
                     }
                     Err(refusal) => {
+                        own.2.trail.handed_over(Came::Failed);
                         log::error!("not reloaded, this process serves on: {refusal}");
                         goes_on(own.2, control);
                         notify::ready("serving; the last reload failed, see the log");
@@ -328,6 +331,7 @@ fn begin((program, sockets, edge): Own<'_>, asker: Option<Asker>) -> Option<Unde
     if std::process::id() == 1 {
         // A container ends with its first process, however well another serves.
         tell(asker, Err(NotReloaded::Busy(FIRST)));
+        edge.trail.handed_over(Came::Failed);
         log::error!("not reloaded: {FIRST}");
         return None;
     }
@@ -344,6 +348,7 @@ fn begin((program, sockets, edge): Own<'_>, asker: Option<Asker>) -> Option<Unde
             })
         }
         Err(refusal) => {
+            edge.trail.handed_over(Came::Failed);
             log::error!("not reloaded, this process serves on: {refusal}");
             tell(asker, Err(NotReloaded::Refused(refusal)));
             None

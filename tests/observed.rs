@@ -1,0 +1,148 @@
+//! What operators see of a running berth: traces in the audit, a log that neither an outage nor a lost file
+//! floods, and counters that a reload does not reset.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use berth::sim::{Program, Refuse, Sim, Step, Then};
+use common::upstream::{Conn, Raw, answer};
+use common::wire::{body, post, responses};
+use common::{Berth, config, signal, until, until_async};
+use serde_json::Value;
+
+const PATH: &str = "/v1/responses";
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+
+#[tokio::test]
+async fn a_trace_goes_on_upstream_and_into_the_audit_if_it_is_one() {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let of_upstream = heard.clone();
+    let upstream = Raw::start(move |mut conn: Conn| {
+        let heard = of_upstream.clone();
+        async move {
+            while let Some(request) = conn.request().await {
+                let trace = request.header("traceparent").map(str::to_owned);
+                heard.lock().unwrap().push(trace);
+                let json = "content-type: application/json\r\n";
+                let whole = r#"{"object":"response","status":"completed","output":[]}"#;
+                if !conn.send(answer(200, json, whole)).await {
+                    return;
+                }
+            }
+        }
+    })
+    .await;
+    let good = format!("00-{TRACE}-b7ad6b7169203331-01");
+    let cases = [
+        (Some(good.clone()), Value::from(TRACE)),
+        (
+            Some(format!("00-{}-b7ad6b7169203331-01", "0".repeat(32))),
+            Value::Null,
+        ),
+        (Some("my-own-words".to_owned()), Value::Null),
+        (None, Value::Null),
+    ];
+    let mut seen = 0;
+    for mode in ["enforce", "observe"] {
+        let more = format!("admission: {{mode: {mode}}}\n");
+        let berth = Berth::start(&config(&upstream.url(), "a", &more)).await;
+        for (sent, recorded) in &cases {
+            let header = sent.as_ref().map(|it| format!("traceparent: {it}\r\n"));
+            let request = post(PATH, &header.unwrap_or_default(), body(PATH, false));
+            let answer = berth.ask(request).await;
+            assert_eq!(answer.status, 200);
+            let line = berth.audit_of(answer.id()).await;
+            assert_eq!(line["trace_id"], *recorded, "{mode} {sent:?}");
+            assert_eq!(heard.lock().unwrap().last(), Some(sent), "{mode}");
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 8);
+}
+
+#[tokio::test]
+async fn an_outage_is_a_few_lines_of_the_log_and_a_count() {
+    let refusing = Step::Refuse(Refuse::default());
+    let program = Program::default()
+        .with("sk-a", "a", [refusing], Then::Last)
+        .with("sk-b", "b", [] as [Step; 0], Then::Admit);
+    let sim = Sim::start(([127, 0, 0, 1], 0).into(), program).unwrap();
+    // No cooling: `a` is asked first each time.
+    let more = "admission: {retry_budget: {ratio: 100.0, min_per_second: 10000}, score: {cool_at: 1000, shun_at: 2000, ceiling: 3000}}\n";
+    let berth = Berth::start(&config(&format!("{}/v1", sim.url()), "ab", more)).await;
+    let refusals = |log: &str| log.matches(" refused: capacity").count();
+    let began = std::time::Instant::now();
+    let asked = 200;
+    for _ in 0..asked {
+        assert_eq!(berth.ask(responses()).await.status, 200);
+    }
+    let refused = r#"berth_attempts_total{credential="a",model="gpt-sim",verdict="capacity"}"#;
+    assert!(berth.metric(refused).await.unwrap() > 100.0);
+    // Ten in each second, and in the one that has begun.
+    let most = 10 * (began.elapsed().as_secs() as usize + 1);
+    let said = refusals(&berth.log());
+    assert!(
+        (10..=most).contains(&said),
+        "{said} of at most {most}\n{}",
+        berth.log()
+    );
+    until_async("the count of what was left out", async || {
+        assert_eq!(berth.ask(responses()).await.status, 200);
+        berth.log().contains("more lines of this kind, left out")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn handovers_are_counted_and_a_reload_resets_no_counter() {
+    let sim = Sim::start(
+        ([127, 0, 0, 1], 0).into(),
+        Program::default().with("sk-a", "a", [] as [Step; 0], Then::Admit),
+    )
+    .unwrap();
+    let berth = Berth::start(&config(&format!("{}/v1", sim.url()), "a", "")).await;
+    let (ok, failed) = (
+        r#"berth_handovers_total{outcome="ok"}"#,
+        r#"berth_handovers_total{outcome="failed"}"#,
+    );
+    assert_eq!(berth.metric(failed).await, Some(0.0));
+    assert_eq!(berth.ask(responses()).await.status, 200);
+    berth.reconfigure("path_prefix: /v1", "path_prefix: nonsense");
+    signal("HUP", berth.pid());
+    berth.metric_becomes(failed, 1.0).await;
+    assert_eq!(berth.metric(ok).await, Some(0.0));
+    berth.reconfigure("path_prefix: nonsense", "path_prefix: /v1");
+    berth.reload().await;
+    berth.metric_becomes(ok, 1.0).await;
+    for counted in [
+        failed,
+        r#"berth_client_requests_total{client="none",outcome="ok"}"#,
+        r#"berth_upstream_responses_total{credential="a",status="200"}"#,
+    ] {
+        berth.metric_becomes(counted, 1.0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_secret_that_cannot_be_read_is_told_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |id: &str| folder.path().join(id);
+    let mut text = "upstreams: {up: {base_url: \"http://127.0.0.1:9\"}}\ncredentials:\n".to_owned();
+    for id in ["a", "b"] {
+        std::fs::write(file(id), "sk-secret").unwrap();
+        let path = file(id).display().to_string();
+        text += &format!("- {{id: {id}, upstream: up, secret: {{file: {path}}}}}\n");
+    }
+    let berth = Berth::start(&text).await;
+    let told = |id: &str| {
+        let line = format!("WARN  berth::edge::state] credential {id}, secret: ");
+        berth.log().matches(&line).count()
+    };
+    // The second is told of at a later look than the first, which sees both.
+    for id in ["a", "b"] {
+        std::fs::remove_file(file(id)).unwrap();
+        until("it is told", || told(id) > 0).await;
+    }
+    assert_eq!((told("a"), told("b")), (1, 1), "{}", berth.log());
+}
