@@ -23,7 +23,7 @@ use super::day::Day;
 use super::dialect::Dialect;
 use super::verdict::{Switch, Verdict};
 
-pub use built_in::BUILT_IN;
+pub use built_in::{BUILT_IN, OF_TIER};
 pub use words::Condition;
 
 /// What a rule may look at.

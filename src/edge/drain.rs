@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(sessions.open(), 2);
         let left = tokio::spawn({
             let sessions = sessions.clone();
-            async move { sessions.none_left(Duration::from_millis(100)).await }
+            async move { sessions.none_left(SETTLE).await }
         });
         drop(first);
         tokio::time::sleep(Duration::from_secs(60)).await;
@@ -201,7 +201,7 @@ mod tests {
         let sessions = Sessions::default();
         let left = tokio::spawn({
             let sessions = sessions.clone();
-            async move { sessions.none_left(Duration::from_millis(100)).await }
+            async move { sessions.none_left(SETTLE).await }
         });
         tokio::time::sleep(SETTLE / 2).await;
         let late = sessions.enter();

@@ -28,6 +28,7 @@ use pingora::proxy::Session;
 use crate::admission::Verdict;
 use crate::admission::gate::{CommitReason, Refusal};
 use crate::admission::policy::{ClientErrorCode, OnHoldTimeout};
+use crate::admission::rules::OF_TIER;
 use crate::admission::verdict::{HoldOut, Switch, Telling};
 use crate::observe::record::CredentialName;
 use crate::observe::words::{Blocked, Outcome, Then};
@@ -305,7 +306,7 @@ impl<'a> Course<'a> {
         let headers = headers.filter(|_| head_is_its_own(refusal.shape));
         let stated = refusal.stated(headers, SystemTime::now());
         self.learn(&lease, verdict, stated, Some(&refusal));
-        if verdict == Verdict::Capacity {
+        if verdict == Verdict::Capacity && *refusal.ruling.rule != *OF_TIER {
             self.without_seat.push(pool::Refused {
                 credential: lease.credential().index(),
                 stated: stated.map(|s| s.after),

@@ -11,6 +11,9 @@ use once_cell::sync::Lazy;
 use super::{Origin, Rule, When};
 use crate::admission::Verdict;
 
+/// The rule of refusals that concern a tier of the request's own choice.
+pub const OF_TIER: &str = "capacity_of_tier";
+
 /// The built-in table. Its last rule has no condition.
 pub static BUILT_IN: Lazy<Vec<Rule>> = Lazy::new(|| {
     let rule = |name: &str, verdict, when| Rule {
@@ -110,6 +113,12 @@ pub static BUILT_IN: Lazy<Vec<Rule>> = Lazy::new(|| {
                 "request_too_large",
             ]),
         ),
+        // For the tier that the request asked for: nothing is said of the seats that others ask for.
+        rule(
+            OF_TIER,
+            Verdict::Capacity,
+            words(&["flex_unavailable", "policy_capacity_unavailable"]),
+        ),
         rule(
             "capacity",
             Verdict::Capacity,
@@ -121,8 +130,6 @@ pub static BUILT_IN: Lazy<Vec<Rule>> = Lazy::new(|| {
                 "overloaded",
                 "engine_overloaded",
                 "engine_overloaded_error",
-                "flex_unavailable",
-                "policy_capacity_unavailable",
             ]),
         ),
         rule("overloaded", Verdict::Capacity, status(&[529..=529])),

@@ -12,7 +12,8 @@ use super::{Credential, MAX_MODELS, MAX_PAIRS, Memory, Model, Peers, Scores};
 /// Scores and what sessions remember. Credentials are numbered as the one who tells numbers them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ScoresHandover {
-    models: Vec<(String, Vec<PairHandover>)>,
+    /// By name, with how many pairs it has in all and what they weigh.
+    models: Vec<(String, (usize, u64), Vec<PairHandover>)>,
     sessions: Vec<(u64, Vec<MeetingHandover>)>,
 }
 
@@ -53,7 +54,8 @@ impl Scores {
         let models = self.models.iter_mut().map(|(name, model)| {
             model.refresh(numbers, now);
             let pairs = model.pairs().iter().map(|pair| pair.hand_over(now));
-            (name.to_string(), pairs.collect())
+            let Peers { count, weight } = model.peers;
+            (name.to_string(), (count, weight), pairs.collect())
         });
         let episode = self.numbers.marks.episode;
         let sessions = self.sessions.iter();
@@ -76,8 +78,9 @@ impl Scores {
         here: impl Fn(Credential) -> Option<Credential>,
         now: Instant,
     ) {
-        for (name, pairs) in told.models.iter().take(MAX_MODELS - 1) {
-            let mut model = Model::new(Peers::default(), now);
+        for (name, (count, weight), pairs) in told.models.iter().take(MAX_MODELS - 1) {
+            let (count, weight) = (*count, *weight);
+            let mut model = Model::new(Peers { count, weight }, now);
             for told in pairs {
                 let Some(credential) = here(told.credential) else {
                     continue;
@@ -252,7 +255,7 @@ mod tests {
 
     #[test]
     fn what_is_told_of_strangers_and_in_nonsense_changes_nothing() {
-        let told = r#"{"models":[["m",[{"credential":0,"weight":1,"score":1e300,"warm":-5.0,
+        let told = r#"{"models":[["m",[2,2],[{"credential":0,"weight":1,"score":1e300,"warm":-5.0,
             "cooling":null,"shunned":null,"doublings":4294967295,"doubled":null,"refused":1,
             "admitted":0},{"credential":7,"weight":1,"score":50.0,"warm":0.0,"cooling":null,
             "shunned":null,"doublings":0,"doubled":null,"refused":1,"admitted":0}]]],
