@@ -126,3 +126,38 @@ async fn a_refusal_in_disguise_is_one() {
     }
     assert_eq!(disguises.len(), 9);
 }
+
+#[tokio::test]
+async fn what_three_say_of_themselves_is_not_told_where_a_fourth_is_free() {
+    let upstream = Raw::start(move |mut conn: Conn| async move {
+        while let Some(heard) = conn.request().await {
+            let json = "content-type: application/json\r\n";
+            match heard.credential() {
+                "a" | "b" => {
+                    let limited = r#"{"error":{"code":"rate_limit_exceeded","message":"Slow."}}"#;
+                    let head = "content-type: application/json\r\nretry-after: 3600\r\n";
+                    conn.send(answer(429, head, limited)).await;
+                }
+                "c" => {
+                    let spent = r#"{"error":{"type":"usage_limit_reached","message":"Spent.",
+                        "resets_in_seconds":7200}}"#;
+                    conn.send(answer(429, json, spent)).await;
+                }
+                _ => {
+                    let head = "content-type: text/event-stream\r\n";
+                    conn.send(answer(200, head, STREAM)).await;
+                }
+            }
+        }
+    })
+    .await;
+    for (ids, attempts) in [("abcd", 3), ("ad", 1), ("cd", 1)] {
+        let more = format!("admission: {{max_attempts: {attempts}}}\n");
+        let berth = Berth::start(&config(&upstream.url(), ids, &more)).await;
+        let first = berth.ask(responses()).await;
+        let after: u64 = first.header("retry-after").unwrap().parse().unwrap();
+        assert!(after <= 30, "{ids}: {first:?}");
+        assert!(!first.text().contains("usage_limit_reached"), "{first:?}");
+        assert_eq!(berth.ask(responses()).await.status, 200, "{ids}");
+    }
+}

@@ -7,8 +7,8 @@
 use std::net::IpAddr;
 
 use pingora::proxy::Session;
-use sha2::{Digest, Sha256};
 
+use super::hash::stable;
 use crate::admission::share::Client;
 
 /// The client of this request.
@@ -17,16 +17,7 @@ pub fn of(session: &Session) -> Client {
         .client_addr()
         .and_then(|address| address.as_inet())
         .map(|address| host(address.ip()));
-    Client::hashed(stable_hash(&address.unwrap_or_default()))
-}
-
-/// The same on every node and after every restart, unlike the hash in the audit.
-pub fn stable_hash(name: &str) -> u64 {
-    let digest = Sha256::digest(name.as_bytes());
-    digest
-        .iter()
-        .take(8)
-        .fold(0, |hash, byte| hash << 8 | u64::from(*byte))
+    Client::hashed(stable(&[address.unwrap_or_default().as_bytes()]))
 }
 
 fn host(address: IpAddr) -> String {

@@ -14,6 +14,7 @@ mod delivery;
 pub mod drain;
 mod failover;
 pub mod handover;
+mod hash;
 mod head;
 mod headers;
 pub mod news;

@@ -7,8 +7,8 @@
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
+use super::hash::stable;
 use crate::admission::recent::Recent;
 use crate::pool::{CredentialIndex, Places};
 
@@ -79,17 +79,11 @@ impl Owners {
 
 /// Names are the upstream's and the client's: only a hash is kept, and never shown.
 fn key(thing: Thing, name: &[u8]) -> u64 {
-    let mut digest = Sha256::new();
-    digest.update([match thing {
+    let kind = match thing {
         Thing::Response => 1,
         Thing::TurnState => 2,
-    }]);
-    digest.update(name);
-    let digest = digest.finalize();
-    digest
-        .iter()
-        .take(8)
-        .fold(0, |hash, byte| hash << 8 | u64::from(*byte))
+    };
+    stable(&[&[kind], name])
 }
 
 #[cfg(test)]

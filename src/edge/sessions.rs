@@ -6,8 +6,8 @@
 //! another's session once clients are told apart. Nothing of a name is kept or shown.
 
 use http::HeaderMap;
-use sha2::{Digest, Sha256};
 
+use super::hash::stable;
 use crate::admission::ask::Ask;
 use crate::admission::turn_metadata::TurnMetadata;
 use crate::pool::Names;
@@ -38,18 +38,11 @@ pub fn names(client: Option<&str>, headers: &HeaderMap, ask: &Ask) -> Names {
     }
 }
 
-/// The same on every node and after every restart, unlike the hash in the audit.
+/// A name of a client, as a number.
 pub fn hash(client: Option<&str>, name: &str) -> u64 {
-    let digest = Sha256::new()
-        .chain_update(client.unwrap_or_default())
-        // In no client's id: two pairs never make the same text.
-        .chain_update([0])
-        .chain_update(name)
-        .finalize();
-    digest
-        .iter()
-        .take(8)
-        .fold(0, |hash, byte| hash << 8 | u64::from(*byte))
+    // The byte between them is in no client's id: two pairs never make the same text.
+    let client = client.unwrap_or_default();
+    stable(&[client.as_bytes(), &[0], name.as_bytes()])
 }
 
 #[cfg(test)]
