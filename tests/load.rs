@@ -1,5 +1,6 @@
 //! Ten thousand requests of 200 clients over 20 credentials that refuse a third of them in every
-//! shape: each client gets one whole answer or an honest error, and afterwards nothing is left.
+//! shape: each client gets one whole answer or an honest error, and afterwards nothing is left; and of
+//! what was planted in every request and every credential nothing is to be read anywhere.
 
 mod common;
 
@@ -50,6 +51,36 @@ fn configuration(sim: &Sim) -> String {
 
 const PATHS: [&str; 2] = ["/v1/responses", "/v1/chat/completions"];
 
+/// What no operator is to read.
+const PLANTED: &str = "authorization: Bearer planted-key\r\nx-api-key: planted-key-too\r\n\
+    cookie: planted-cookie\r\nsession-id: planted-session\r\nx-anything: planted-header\r\n\
+    user-agent: planted-agent\r\n";
+
+/// Looks for it, and for the credentials' secrets, wherever operators read.
+async fn nothing_private_is_shown(berth: &Berth) {
+    let file = |name| std::fs::read_to_string(berth.folder().join(name)).unwrap();
+    let shown = [
+        ("metrics", berth.get("/metrics").await.text()),
+        ("the page", berth.get("/").await.text()),
+        ("status", berth.get("/status").await.text()),
+        ("the audit", file("audit.jsonl")),
+        ("the log", file("log")),
+    ];
+    for (place, text) in shown {
+        assert!(text.len() > 1_000, "{place}: {text}");
+        let secrets = IDS.chars().map(|id| format!("sk-{id}"));
+        for private in secrets.chain(["planted".to_owned()]) {
+            if let Some(at) = text.find(&private) {
+                let around = &text.as_bytes()[at.saturating_sub(100)..(at + 100).min(text.len())];
+                panic!(
+                    "{place} shows {private}: {}",
+                    String::from_utf8_lossy(around)
+                );
+            }
+        }
+    }
+}
+
 /// What an answer was; panics where it is neither whole nor an honest error.
 fn judge(answer: &Answer, path: &str, stream: bool) -> &'static str {
     if answer.status == 503 {
@@ -95,7 +126,9 @@ async fn client(
     for n in 0..requests {
         let path = PATHS[(number + n) % 2];
         let stream = !(number + n).is_multiple_of(5);
-        let request = post(path, "", body(path, stream));
+        let asked = body(path, stream).replace(":\"hi\"", ":\"planted-prompt\"");
+        assert!(asked.contains("planted"));
+        let request = post(path, PLANTED, asked);
         let mut open = match connection.take() {
             Some(open) => open,
             None => berth.connect().await,
@@ -258,6 +291,7 @@ async fn ten_thousand_requests_under_refusals_leave_nothing_behind() {
     }
     drop(leaving);
     is_idle(&berth, &sim).await;
+    nothing_private_is_shown(&berth).await;
     let last = uses(berth.pid());
     assert_eq!(last.threads, before.threads);
     assert!(
