@@ -240,6 +240,8 @@ pub async fn deliver(
             Event::Broken | Event::Deadline | Event::Head(_) | Event::BodyFault(_) => {
                 break End::Truncated;
             }
+            // Whoever has read the terminal frame need not wait for the end of the body.
+            Event::ClientGone if has_all(&stream) => break End::Whole,
             Event::ClientGone => break End::ClientGone,
             Event::Sent => {}
         }
@@ -256,15 +258,20 @@ pub async fn deliver(
                 None => HttpTask::Done,
             };
             match session.write_response_tasks(vec![last]).await {
-                Ok(_) if stream.failure().is_some() => End::Failed,
-                Ok(_) => End::Whole,
-                Err(_) => End::ClientGone,
+                Err(_) if !has_all(&stream) => End::ClientGone,
+                Ok(_) | Err(_) if stream.failure().is_some() => End::Failed,
+                Ok(_) | Err(_) => End::Whole,
             }
         }
         other => other,
     };
     attempt.retire().await;
     Some(writer.delivery(end, status, stream, usage, rewritten))
+}
+
+/// Whether the client was given everything that it needs.
+fn has_all(stream: &Stream) -> bool {
+    !stream.is_opaque() && stream.is_finished()
 }
 
 struct Writer {

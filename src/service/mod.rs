@@ -168,8 +168,9 @@ impl Fresh {
             control,
             ..
         } = &self.life;
-        doors.open(&self.serving, sockets).map_err(failed)?;
-        control.publish().map_err(failed)
+        // Whoever finds the doors open finds the control socket too.
+        control.publish().map_err(failed)?;
+        doors.open(&self.serving, sockets).map_err(failed)
     }
 
     fn keep_sockets(&self) {

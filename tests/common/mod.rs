@@ -185,7 +185,7 @@ impl Berth {
         let mut order = tokio::process::Command::new(binary());
         order.args(command).arg("-c").arg(self.config_file());
         order.env("RUNTIME_DIRECTORY", self.dir.path());
-        let done = tokio::time::timeout(2 * DEADLINE, order.stdin(Stdio::null()).output()).await;
+        let done = tokio::time::timeout(3 * DEADLINE, order.stdin(Stdio::null()).output()).await;
         done.expect("the order did not end").unwrap()
     }
 
