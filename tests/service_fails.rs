@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use common::upstream::{Conn, Raw, answer};
 use common::wire::{Client, Ends, body, post};
-use common::{Berth, config, signal, until};
+use common::{Berth, config, signal, until, until_async};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -338,7 +338,11 @@ async fn the_limit_of_open_files() {
     );
     drop(clients);
     serves(&berth).await;
-    berth.reload().await;
+    // One that was heard late may be under way.
+    until_async("it reloads again", async || {
+        berth.order(&["reload"]).await.status.success()
+    })
+    .await;
     serves(&berth).await;
 }
 

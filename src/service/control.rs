@@ -246,14 +246,19 @@ impl Control {
         let app = Arc::new(ControlApp { admin, orders });
         // One request for each connection: to pingora, one that shuts down.
         let (_kept, once) = watch::channel(true);
-        let mut spare = Vec::new();
+        /// For what was made room for. Chosen: to start a successor takes less than one.
+        const IN_USE: Duration = Duration::from_secs(10);
+        let open = |_| fs::File::open("/dev/null").ok();
+        let mut spare: Vec<fs::File> = (0..SPARE).map_while(open).collect();
         loop {
-            if spare.is_empty() {
-                spare = (0..SPARE)
-                    .map_while(|_| fs::File::open("/dev/null").ok())
-                    .collect();
-            }
-            let stream = match self.listener.accept().await {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                () = tokio::time::sleep(IN_USE), if spare.is_empty() => {
+                    spare = (0..SPARE).map_while(open).collect();
+                    continue;
+                }
+            };
+            let stream = match accepted {
                 Ok((stream, _)) => stream,
                 Err(_) if !spare.is_empty() => {
                     spare.clear();
