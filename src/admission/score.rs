@@ -156,15 +156,14 @@ impl Scores {
         now: Instant,
     ) -> Outlook {
         let mut outlook = Outlook::default();
-        let mut wide = self.wide(now);
-        wide.retain(|(_, names)| !names.iter().any(|it| **it == *model));
+        let wide = self.wide(Some(model), now);
         let numbers = &self.numbers;
         if let Some(known) = self.models.get_mut(model) {
             known.peers = peers;
             known.refresh(numbers, now);
             known.order(now, &mut outlook);
         }
-        outlook.widen(wide.into_iter().map(|(credential, _)| credential));
+        outlook.widen(wide);
         let Some(memory) = session.and_then(|it| self.sessions.peek(&key(it, model))) else {
             return outlook;
         };
@@ -297,24 +296,31 @@ impl Scores {
         pairs
     }
 
-    /// Credentials that go last with every model, since two or more of theirs are shunned; and which.
-    pub fn wide(&mut self, now: Instant) -> Vec<(Credential, Vec<Box<str>>)> {
+    /// Credentials that go last with every model, since two or more of theirs are shunned; without those
+    /// of which `but` is one, for that pair has a say of its own.
+    pub fn wide(&mut self, but: Option<&str>, now: Instant) -> Vec<Credential> {
         let (models, numbers) = (&mut self.models, &self.numbers);
         // A probe that was due long ago and was not made says that nobody asks for the model any more:
         // it is no reason to doubt the others.
         let asked_within = 2 * numbers.probe.max;
-        let mut is_evidence = |credential: Credential, name: &str| {
-            let model = models.get_mut(name)?;
-            model.refresh(numbers, now);
-            model.shunned_within(credential, asked_within, now)
-        };
         let mut wide = Vec::new();
-        for (credential, names) in &mut self.shunned {
-            names.retain(|name| is_evidence(*credential, name).is_some());
-            let mut evident = names.clone();
-            evident.retain(|name| is_evidence(*credential, name) == Some(true));
-            if evident.len() > 1 {
-                wide.push((*credential, evident));
+        let several = self.shunned.iter_mut().filter(|(_, names)| names.len() > 1);
+        for (credential, names) in several {
+            let (mut evidence, mut is_own) = (0, false);
+            names.retain(|name| {
+                let Some(model) = models.get_mut(name) else {
+                    return false;
+                };
+                model.refresh(numbers, now);
+                let lately = model.shunned_within(*credential, asked_within, now);
+                if lately == Some(true) {
+                    evidence += 1;
+                    is_own |= but == Some(&**name);
+                }
+                lately.is_some()
+            });
+            if evidence > 1 && !is_own {
+                wide.push(*credential);
             }
         }
         wide

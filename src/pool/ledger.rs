@@ -228,11 +228,10 @@ impl Ledger {
         pairs
     }
 
-    /// Credentials that go last with every model, and for which models' sake.
-    pub fn wide(&self, now: Instant) -> Vec<(CredentialIndex, Vec<Box<str>>)> {
-        let wide = lock(&self.0).scores.wide(now).into_iter();
-        wide.map(|(it, names)| (CredentialIndex(it), names))
-            .collect()
+    /// Credentials that go last with every model.
+    pub fn wide(&self, now: Instant) -> Vec<CredentialIndex> {
+        let wide = lock(&self.0).scores.wide(None, now).into_iter();
+        wide.map(CredentialIndex).collect()
     }
 
     /// Takes one of the places for probes of a shunned pair.

@@ -52,7 +52,7 @@ impl Pool {
         let wide = self.ledger.wide(now);
         for credential in &self.credentials {
             let (whole, pairs) = credential.shown(now);
-            let is_wide = wide.iter().any(|(it, _)| *it == credential.index());
+            let is_wide = wide.contains(&credential.index());
             let mut view = PairView::new(credential.id(), "*".to_owned(), whole, now);
             if view.state == PairState::Ready && is_wide {
                 view.state = PairState::Shunned;

@@ -21,7 +21,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Bytes; chosen: three times what full tables of sessions, owners and scores come to.
-pub const MAX_MESSAGE: usize = 128 << 20;
+const MAX_MESSAGE: usize = 128 << 20;
 
 /// Sockets in one message; the kernel's own limit (`SCM_MAX_FD`).
 pub const MAX_SOCKETS: usize = 253;

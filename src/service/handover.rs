@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-use super::channel::{Channel, ChannelError, Closer, MAX_MESSAGE};
+use super::channel::{Channel, ChannelError, Closer};
 use super::listeners::Sockets;
 use super::notify;
 use crate::edge::news::{News, Newsreel};
@@ -241,7 +241,7 @@ impl Handover {
         }
         self.hear(until, |it| matches!(it, Answer::Asks).then_some(()))?;
         self.say(&Word::Sockets, sockets, until)?;
-        self.say(&learned(edge), &Sockets::default(), until)?;
+        self.tell_learned(edge, until)?;
         self.hear(until, |it| matches!(it, Answer::Ready).then_some(()))?;
         self.say(&Word::Go, &Sockets::default(), until)?;
         self.hear(until, |it| matches!(it, Answer::Serving).then_some(()))?;
@@ -252,6 +252,22 @@ impl Handover {
         self.channel
             .send(word, &sockets.fds(), until)
             .map_err(Handover::lost)
+    }
+
+    /// What the edge has learned. What would be too much to send is left out: that costs the successor
+    /// some refusals, and refusing it would cost the reload.
+    fn tell_learned(&mut self, edge: &Edge, until: Instant) -> Result<(), Refusal> {
+        let learned = serde_json::to_value(edge.hand_over(Instant::now())).unwrap_or_default();
+        let told = self.channel.send(&Word::Learned { learned }, &[], until);
+        match told {
+            // Nothing of it was sent.
+            Err(ChannelError::Garbled(why)) => {
+                log::warn!("what was learned is not handed over: {why}");
+                let learned = serde_json::Value::Null;
+                self.say(&Word::Learned { learned }, &Sockets::default(), until)
+            }
+            told => told.map_err(Handover::lost),
+        }
     }
 
     /// The next answer that `wanted` takes; a refusal ends the handover.
@@ -283,18 +299,6 @@ impl Handover {
             other => format!("the new process cannot be understood: {other}"),
         })
     }
-}
-
-/// What the edge has learned. What would be too much to send is left out: that costs the successor some
-/// refusals, and refusing it would cost the reload.
-fn learned(edge: &Edge) -> Word {
-    let learned = serde_json::to_value(edge.hand_over(Instant::now()));
-    let fits = |it: &serde_json::Value| it.to_string().len() < MAX_MESSAGE - 1024;
-    let learned = learned.ok().filter(fits).unwrap_or_else(|| {
-        log::warn!("what was learned is too much to hand over");
-        serde_json::Value::Null
-    });
-    Word::Learned { learned }
 }
 
 /// Ends a process that is no child of this one, if it still lives.

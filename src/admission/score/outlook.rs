@@ -82,7 +82,7 @@ impl Outlook {
     }
 
     /// These credentials go last with every model.
-    pub(super) fn widen(&mut self, wide: impl Iterator<Item = Credential>) {
+    pub(super) fn widen(&mut self, wide: Vec<Credential>) {
         for credential in wide {
             let at = self
                 .last

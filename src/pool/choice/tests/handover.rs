@@ -4,31 +4,13 @@ use super::*;
 use crate::pool::Lineage;
 
 fn with_affinity(specs: &[&str]) -> Pool {
-    let specs: Vec<_> = specs.iter().map(|words| spec(words)).collect();
-    let route = RouteMembers {
-        name: "/v1".into(),
-        credentials: specs.iter().map(|spec| spec.id.clone()).collect(),
-        balance: Balance::LeastInFlight,
-        affinity: Some(Duration::from_secs(3_600)),
-    };
-    Pool::new(specs, vec![route], (&Policy::default(), 1), Instant::now()).unwrap()
+    order::resident(Balance::LeastInFlight, specs)
 }
 
 fn settle(pool: &Pool, session: u64, refused: &[&str], admitted: Option<&str>, now: Instant) {
-    let index = |name: &str| pool.credential(&id(name)).unwrap().index();
-    let refused = refused.iter().map(|name| Refused {
-        credential: index(name),
-        stated: None,
-    });
-    let settlement = Settlement {
-        route: RouteIndex(0),
-        model: Some("m"),
-        session: Some(Lineage::root(session)),
-        refused: &refused.collect::<Vec<_>>(),
-        admitted: admitted.map(index),
-        began: now,
-    };
-    pool.settle(&settlement, now);
+    let index = |name: &str| pool.credential(&id(name)).unwrap().index().0;
+    let refused: Vec<_> = refused.iter().map(|name| index(name)).collect();
+    order::settle(pool, session, &refused, admitted.map(index), now);
 }
 
 /// What is said of everybody but whom, by name.

@@ -20,7 +20,13 @@ fn of(session: u64) -> Ask<'static> {
     }
 }
 
-fn settle(pool: &Pool, session: u64, refused: &[usize], admitted: Option<usize>, now: Instant) {
+pub(super) fn settle(
+    pool: &Pool,
+    session: u64,
+    refused: &[usize],
+    admitted: Option<usize>,
+    now: Instant,
+) {
     let refused = refused.iter().map(|at| Refused {
         credential: CredentialIndex(*at),
         stated: None,
