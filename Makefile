@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Where rustup puts cargo, for a shell that was open before it was installed.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: demo test test-clients test-page test-systemd test-observability check examples deb needs
+.PHONY: demo test test-clients test-page test-systemd test-observability soak check examples deb needs
 
 # Every kind of refusal, and what a client sees of it. No configuration, no keys.
 demo: needs
@@ -29,6 +29,11 @@ test-systemd: needs
 # Alerts and board (conf/observability) on a real Prometheus that scrapes a real berth.
 test-observability: needs
 	CARGO="$(CARGO)" tests/observability/run.sh
+
+# Faults, restarts and reloads for MINUTES; what came of it goes into docs/reliability.md.
+MINUTES ?= 30
+soak: needs
+	$(CARGO) test --release --locked --test soak -- --minutes $(MINUTES) --write docs/reliability.md
 
 # What a change must pass before it is looked at.
 check: needs

@@ -6,12 +6,12 @@
 // Each file of tests uses a part of this.
 #![allow(dead_code)]
 
+mod configuration;
 pub mod fallback;
 pub mod paced;
 pub mod upstream;
 pub mod wire;
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+pub use configuration::*;
 use wire::{Answer, Client};
 
 /// How long anything may take. Far above what it takes, so that a loaded machine is not a failure.
@@ -31,10 +32,6 @@ const AGAIN: Duration = Duration::from_millis(5);
 
 /// The token of the admin port.
 pub const TOKEN: &str = "admin-token-of-the-tests";
-
-/// The credentials that a test may name in its configuration; the secret of `a` is `sk-a`, in the
-/// variable `SK_A`.
-pub const IDS: &str = "abcdefghijklmnopqrst";
 
 /// A running berth.
 pub struct Berth {
@@ -304,6 +301,14 @@ impl Berth {
             .collect()
     }
 
+    /// The credentials that are busy.
+    pub async fn in_flight(&self) -> Vec<String> {
+        let all = self.series("berth_in_flight").await;
+        let busy = all.into_iter().filter(|(_, value)| *value != 0.0);
+        busy.map(|(series, value)| format!("{series} {value}"))
+            .collect()
+    }
+
     /// Waits until a metric has a value.
     pub async fn metric_becomes(&self, name: &str, value: f64) {
         let since = Instant::now();
@@ -351,6 +356,14 @@ impl Berth {
         assert!(answer.status < 300, "{answer:?}");
     }
 
+    /// Drains or enables a credential.
+    pub async fn order_credential(&self, id: &str, order: &str) {
+        let answer = self
+            .operate("POST", &format!("/credentials/{id}/{order}"))
+            .await;
+        assert!(answer.status < 300, "{answer:?}");
+    }
+
     /// A request to the admin port.
     pub async fn get(&self, path: &str) -> Answer {
         self.operate("GET", path).await
@@ -369,7 +382,7 @@ impl Berth {
 
     /// What it wrote to its log, the last part of it.
     pub fn log(&self) -> String {
-        let text = std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
+        let text = self.whole_log();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(60)..].join("\n")
     }
@@ -377,8 +390,13 @@ impl Berth {
     /// Asserts that nothing panicked, and that it still serves.
     pub async fn is_well(&mut self) {
         assert!(self.lives(), "berth is gone:\n{}", self.log());
-        let text = std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
+        let text = self.whole_log();
         assert!(!text.contains("panicked"), "{text}");
+    }
+
+    /// All that it wrote to its log.
+    pub fn whole_log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
     /// A folder that lives as long as the process.
@@ -435,46 +453,6 @@ pub async fn until_async(what: &str, so: impl AsyncFn() -> bool) {
 fn pid_of(socket: &Path) -> u32 {
     let name = socket.file_name().unwrap().to_str().unwrap();
     name.split('.').nth(1).unwrap().parse().unwrap()
-}
-
-/// A configuration of one upstream and some credentials of it, asked in their order.
-///
-/// `more` is YAML at the top level. Affinity is off and the budget wide, so that which credential is
-/// asked follows from the order alone.
-pub fn config(upstream: &str, ids: &str, more: &str) -> String {
-    with_upstream(&format!("base_url: \"{upstream}\""), ids, more)
-}
-
-/// The same, with all that is to be said of the upstream.
-pub fn with_upstream(upstream: &str, ids: &str, more: &str) -> String {
-    let mut text = format!("upstreams: {{up: {{{upstream}}}}}\n");
-    text.push_str(&credentials("up", ids));
-    text.push_str(
-        "routes: [{path_prefix: /v1, balance: fill_first, affinity: {enabled: false}}]\n",
-    );
-    if !more.contains("admission:") {
-        text.push_str(ADMISSION);
-    }
-    text.push_str(more);
-    text
-}
-
-/// What the tests assume of the policy.
-pub const ADMISSION: &str = "admission: {retry_budget: {ratio: 100.0, min_per_second: 10000}}\n";
-
-/// The section of some credentials of one upstream.
-pub fn credentials(upstream: &str, ids: &str) -> String {
-    let mut text = "credentials:\n".to_owned();
-    for id in ids.chars() {
-        assert!(IDS.contains(id));
-        let variable = id.to_ascii_uppercase();
-        writeln!(
-            text,
-            "- {{id: {id}, upstream: {upstream}, secret: {{env: SK_{variable}}}}}"
-        )
-        .unwrap();
-    }
-    text
 }
 
 /// Within the deadline.
