@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Where rustup puts cargo, for a shell that was open before it was installed.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: demo test test-clients test-page test-systemd test-observability soak check examples deb needs
+.PHONY: demo test test-otlp test-clients test-page test-systemd test-observability soak check examples deb needs
 
 # Every kind of refusal, and what a client sees of it. No configuration, no keys.
 demo: needs
@@ -13,6 +13,10 @@ demo: needs
 # The whole test suite.
 test: needs
 	$(CARGO) test --locked
+
+# Traces, which only a build with their feature exports.
+test-otlp: needs
+	$(CARGO) test --locked --features otlp --test otlp
 
 # Real clients (Codex, the SDKs) against berth and the simulated upstream.
 test-clients: needs
@@ -38,7 +42,7 @@ soak: needs
 # What a change must pass before it is looked at.
 check: needs
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --all-targets --features otlp -- -D warnings
 
 # Every example configuration must be good.
 examples: needs

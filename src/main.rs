@@ -18,6 +18,8 @@ use std::time::SystemTime;
 use berth::admission::day::Day;
 use berth::admission::rules::Rules;
 use berth::config;
+use berth::observe::groups::Kind;
+use berth::observe::log::last_words;
 use berth::operator::rules::{Hits, table};
 use berth::operator::status::{self, Telling, Whom};
 use berth::service::{self, Haste, Place, Refusal};
@@ -97,7 +99,10 @@ enum Command {
         /// The berth that runs with this configuration: over its control socket, or its admin port.
         #[arg(short, long, value_name = "FILE", conflicts_with_all = ["admin", "token_file"])]
         config: Option<PathBuf>,
-        /// Go on, every two seconds.
+        /// Sum up by label:NAME, route (the host and iss claims of a token) or upstream.
+        #[arg(long, value_name = "WHAT", value_parser = Kind::argument)]
+        by: Option<Kind>,
+        /// Go on, every two seconds, until Ctrl-C.
         #[arg(long)]
         watch: bool,
         /// The whole document instead of the table.
@@ -140,6 +145,7 @@ fn main() -> ExitCode {
             admin,
             token_file,
             config,
+            by,
             watch,
             json,
         } => {
@@ -149,8 +155,8 @@ fn main() -> ExitCode {
                 _ => Telling::Once,
             };
             match config {
-                Some(config) => return status_of(&config, telling),
-                None => status::run(&Whom::Url(&admin, token_file.as_deref()), telling),
+                Some(config) => return status_of(&config, by, telling),
+                None => status::run(&Whom::Url(&admin, token_file.as_deref()), by, telling),
             }
         }
         Command::Demo { serve } => match berth::demo::run(serve) {
@@ -234,9 +240,9 @@ fn rules(path: Option<&Path>) -> ExitCode {
     }
 }
 
-fn status_of(path: &Path, telling: Telling) -> ExitCode {
+fn status_of(path: &Path, by: Option<Kind>, telling: Telling) -> ExitCode {
     match config::load(path) {
-        Ok(config) => end(status::run(&Whom::Configured(&config, path), telling)),
+        Ok(config) => end(status::run(&Whom::Configured(&config, path), by, telling)),
         Err(problems) => {
             eprintln!("{problems}");
             ExitCode::from(2)
@@ -296,11 +302,11 @@ fn exit_code(done: Result<(), Refusal>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Refusal::Configuration(problems)) => {
-            eprintln!("{problems}");
+            last_words(&problems);
             ExitCode::from(2)
         }
         Err(Refusal::Failed(why)) => {
-            eprintln!("berth: {why}");
+            last_words(&format!("berth: {why}"));
             ExitCode::FAILURE
         }
     }

@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::edge::state::{Edge, Parts};
 use crate::edge::tls::Certificates;
 use crate::observe::audit::Audit;
+use crate::observe::otlp::Spans;
 use crate::observe::trail::Trail;
 use crate::pool::read_secret;
 use crate::service::{Entrance, Serving};
@@ -26,13 +27,14 @@ use crate::service::{Entrance, Serving};
 pub fn assemble(config: Config) -> Result<(Arc<Edge>, Serving), String> {
     let now = Instant::now();
     for warning in config.expired(Day::of(SystemTime::now())) {
-        log::warn!("{warning}");
+        log::warn!(warning:%; "a rule has expired and matches nothing");
     }
     let audit = match &config.audit {
         Some(spec) => Audit::to_file(spec).map_err(|e| e.to_string())?,
         None => Audit::to_log().map_err(|e| e.to_string())?,
     };
-    let trail = Arc::new(Trail::new(audit, now).map_err(|e| e.to_string())?);
+    let spans = Spans::from_environment()?;
+    let trail = Arc::new(Trail::new((audit, spans), now).map_err(|e| e.to_string())?);
     let admin = config.admin.ok_or("the configuration has no admin port")?;
     let token = match &admin.token {
         None => None,

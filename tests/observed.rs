@@ -71,7 +71,7 @@ async fn an_outage_is_a_few_lines_of_the_log_and_a_count() {
     // No cooling: `a` is asked first each time.
     let more = "admission: {retry_budget: {ratio: 100.0, min_per_second: 10000}, score: {cool_at: 1000, shun_at: 2000, ceiling: 3000}}\n";
     let berth = Berth::start(&config(&format!("{}/v1", sim.url()), "ab", more)).await;
-    let refusals = |log: &str| log.matches(" refused: capacity").count();
+    let refusals = |log: &str| log.matches(" verdict=capacity shape=").count();
     let began = std::time::Instant::now();
     let asked = 200;
     for _ in 0..asked {
@@ -89,7 +89,9 @@ async fn an_outage_is_a_few_lines_of_the_log_and_a_count() {
     );
     until_async("the count of what was left out", async || {
         assert_eq!(berth.ask(responses()).await.status, 200);
-        berth.log().contains("more lines of this kind, left out")
+        berth
+            .log()
+            .contains("more lines of this kind were left out lines=")
     })
     .await;
 }
@@ -136,7 +138,7 @@ async fn a_secret_that_cannot_be_read_is_told_once() {
     }
     let berth = Berth::start(&text).await;
     let told = |id: &str| {
-        let line = format!("WARN  berth::edge::state] credential {id}, secret: ");
+        let line = format!("the old value stays in use credential={id} ");
         berth.log().matches(&line).count()
     };
     // The second is told of at a later look than the first, which sees both.
@@ -145,4 +147,23 @@ async fn a_secret_that_cannot_be_read_is_told_once() {
         until("it is told", || told(id) > 0).await;
     }
     assert_eq!((told("a"), told("b")), (1, 1), "{}", berth.log());
+}
+
+#[tokio::test]
+async fn in_the_journal_a_line_has_a_level_and_no_time_of_its_own() {
+    let text = config("http://127.0.0.1:9/v1", "a", "");
+    let journal = "export JOURNAL_STREAM=$(stat -L -c %d:%i /proc/self/fd/2); exec \"$@\"";
+    for (shell, begins) in [(journal, "<6>berth::"), ("exec \"$@\"", "[")] {
+        let berth = Berth::start_by(shell, std::process::Stdio::null(), &text).await;
+        let log = berth.log();
+        let serving = log
+            .lines()
+            .find(|line| line.contains("serving listener=http://"));
+        assert!(
+            serving.is_some_and(|line| line.starts_with(begins)),
+            "{log}"
+        );
+        let all = log.lines().all(|line| line.starts_with(['<', '[']));
+        assert!(all, "{log}");
+    }
 }

@@ -120,7 +120,7 @@ async fn a_refusal_that_berth_does_not_know_fails_over_by_a_rule_and_every_trail
     });
     assert_eq!(status, expected);
     assert!(
-        told.berth.log().contains("rule no-seat"),
+        told.berth.log().contains(" rule=no-seat"),
         "{}",
         told.berth.log()
     );

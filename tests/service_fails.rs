@@ -129,7 +129,7 @@ async fn a_bad_configuration() {
     let logged = || {
         berth
             .log()
-            .contains("not reloaded, this process serves on: ")
+            .contains("not reloaded, this process serves on reason=")
     };
     until("the log has it", logged).await;
     assert!(berth.log().contains("berth.yaml:7:24:"), "{}", berth.log());

@@ -2,11 +2,13 @@
 
 mod common;
 
-use std::process::Command;
+use std::io::{Read as _, Write as _};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 
 use common::upstream::{Conn, Raw, answer};
 use common::wire::responses;
-use common::{Berth, TOKEN, config};
+use common::{Berth, TOKEN, config, signal, until};
 use serde_json::{Value, json};
 
 const JSON: &str = "content-type: application/json\r\n";
@@ -173,4 +175,168 @@ async fn a_berth_is_asked_by_its_configuration_without_a_token_and_by_its_url_wi
         assert_eq!(code, Some(1), "{told}");
         assert!(told.contains("does not accept this token"), "{told}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_left_and_what_was_refused_is_known_after_a_reload() {
+    let (berth, _upstream) = met().await;
+    let told = async || {
+        let mut status = berth.status().await;
+        let allowance = credential(&status, "b")["allowance"].as_array();
+        let mut allowance = allowance.unwrap().clone();
+        for meter in &mut allowance {
+            assert!(meter["age_s"].take().as_u64().unwrap() < 60);
+            meter["resets_in_s"].take();
+        }
+        (status["refusals"].take(), allowance)
+    };
+    let before = told().await;
+    assert_eq!((before.0.as_array().unwrap().len(), before.1.len()), (1, 2));
+    berth.reload().await;
+    assert_eq!(told().await, before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credentials_are_summed_up_by_label_route_and_upstream() {
+    let upstream = upstream().await;
+    let labelled = |id: &str| format!("id: {id}, labels: {{cohort: new-{id}}}");
+    let text = config(&upstream.url(), "ab", "").replace("id: a", &labelled("a"));
+    let berth = Berth::start(&text.replace("id: b", &labelled("b"))).await;
+    assert_eq!(berth.ask(responses()).await.status, 200);
+    berth.last_audit(1).await;
+    let by = |kind: &str| {
+        let shown = berth.command(&["status", "--by", kind]);
+        let text = [shown.stdout, shown.stderr].concat();
+        let text = String::from_utf8(text).unwrap();
+        let lines = text.lines().skip_while(|line| !line.is_empty()).skip(1);
+        let lines = lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        (lines.collect::<Vec<_>>().join("\n"), text)
+    };
+    let heads = "MODEL READY IN FLIGHT REF/ADM 15M 1H 24H";
+    let cohorts = "new-a gpt-sim 1 of 1 0 1/0 1/0 1/0\nnew-b gpt-sim 1 of 1 0 0/1 0/1 0/1";
+    assert_eq!(by("label:cohort").0, format!("COHORT {heads}\n{cohorts}"));
+    let all = "up gpt-sim 2 of 2 0 1/1 1/1 1/1";
+    assert_eq!(by("upstream").0, format!("UPSTREAM {heads}\n{all}"));
+    let none = "no route in the secret gpt-sim 2 of 2 0 1/1 1/1 1/1";
+    assert_eq!(by("route").0, format!("ROUTE {heads}\n{none}"));
+    let (_, told) = by("label:region");
+    assert!(
+        told.contains("no credential has the label `region`; there are: cohort"),
+        "{told}"
+    );
+    let page = berth.get("/?by=label%3Acohort").await.text();
+    assert!(page.contains(">new-a</th>"), "{page}");
+    assert_eq!(berth.get("/?by=nonsense").await.status, 400);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_shows_its_route_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    // {"alg":"none"}, {"host":"eu.api.test","sub":"alice"}
+    let claims = "eyJob3N0IjoiZXUuYXBpLnRlc3QiLCJzdWIiOiJhbGljZSJ9";
+    std::fs::write(&file, format!("eyJhbGciOiJub25lIn0.{claims}.c2ln")).unwrap();
+    let text = config("http://127.0.0.1:9/v1", "a", "");
+    let secret = format!("{{file: {}}}", file.display());
+    let berth = Berth::start(&text.replace("{env: SK_A}", &secret)).await;
+    let status = berth.status().await;
+    assert_eq!(credential(&status, "a")["route"], "host eu.api.test");
+    assert!(!status.to_string().contains("alice"));
+}
+
+/// `berth status --watch` in a terminal of 80 columns and 24 rows.
+struct Watching {
+    script: std::process::Child,
+    shown: Arc<Mutex<String>>,
+}
+
+impl Watching {
+    fn of(berth: &Berth) -> Watching {
+        let (program, file) = (berth.program(), berth.config_file());
+        let line = format!(
+            "trap : INT; stty cols 80 rows 24; {} status --watch -c {}; echo it ended: $?",
+            program.display(),
+            file.display()
+        );
+        let mut script = Command::new("script")
+            .args(["-qefc", &line, "/dev/null"])
+            .env("RUNTIME_DIRECTORY", berth.folder())
+            .env("ADMIN_TOKEN", TOKEN)
+            .env("SK_A", "sk-a")
+            .env("SK_B", "sk-b")
+            .env("SHELL", "/bin/sh")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let shown = Arc::<Mutex<String>>::default();
+        let (mut out, kept) = (script.stdout.take().unwrap(), shown.clone());
+        std::thread::spawn(move || {
+            let mut piece = [0; 4096];
+            while let Ok(length @ 1..) = out.read(&mut piece) {
+                let text = String::from_utf8_lossy(&piece[..length]);
+                kept.lock().unwrap().push_str(&text);
+            }
+        });
+        Watching { script, shown }
+    }
+
+    fn shown(&self) -> String {
+        self.shown.lock().unwrap().clone()
+    }
+
+    fn types(&mut self, text: &str) {
+        let stdin = self.script.stdin.as_mut().unwrap();
+        stdin.write_all(text.as_bytes()).unwrap();
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let _ = self.script.kill();
+        let _ = self.script.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watching_goes_on_while_berth_is_away_and_leaves_the_terminal_as_it_was() {
+    let (mut berth, _upstream) = met().await;
+    let mut watching = Watching::of(&berth);
+    let tables = |watching: &Watching| watching.shown().matches("CREDENTIAL").count();
+    until("it is shown twice", || tables(&watching) >= 2).await;
+    signal("KILL", berth.pid());
+    berth.ends().await;
+    until("it says that nobody is there", || {
+        watching.shown().contains("no berth is running")
+    })
+    .await;
+    let before = tables(&watching);
+    berth.again().await;
+    until("it is shown again", || tables(&watching) > before).await;
+    watching.types("\u{3}");
+    until("it ends", || watching.shown().contains("it ended: 0")).await;
+
+    let shown = watching.shown();
+    let (enter, leave) = ("\u{1b}[?1049h\u{1b}[?25l", "\u{1b}[?25h\u{1b}[?1049l");
+    let at = |what: &str| {
+        shown
+            .find(what)
+            .unwrap_or_else(|| panic!("{what:?} in {shown:?}"))
+    };
+    assert!(at(enter) < at("CREDENTIAL") && at(leave) < at("it ended"));
+    assert_eq!(
+        (shown.matches(enter).count(), shown.matches(leave).count()),
+        (1, 1)
+    );
+    // Drawn over, never wiped: that would flicker, or be found in what can be scrolled back.
+    assert!(
+        !shown.contains("\u{1b}[2J") && !shown.contains("\u{1b}[3J"),
+        "{shown:?}"
+    );
+    let drawn = shown.matches("\u{1b}[H").count();
+    let lines = shown
+        .split("\u{1b}[H")
+        .skip(1)
+        .map(|it| it.matches('\n').count());
+    assert!(drawn >= 4 && lines.max() < Some(24));
 }

@@ -332,7 +332,7 @@ impl Clean {
             .first_byte
             .map(|at| at.duration_since(self.sent).as_millis() as u64);
         let told = std::mem::take(&mut self.told);
-        self.tale.attempt_at(told, &name, ended, ms);
+        self.tale.attempt_at(told, &name, ended, (self.sent, ms));
         if let Watched::Stream(stream, _) = &self.watched {
             self.tale.usage(stream.usage());
         }

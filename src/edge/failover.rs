@@ -207,7 +207,10 @@ impl<'a> Course<'a> {
                     possible_duplicate: attempt.report().was_connected(),
                 };
                 if let Some(failure) = attempt.report().failure() {
-                    log::debug!("{}: {}: {failure}", self.tale.id(), lease.credential().id());
+                    log::debug!(
+                        request:% = self.tale.id(), credential:% = lease.credential().id(),
+                        failure:%; "an attempt broke"
+                    );
                 }
                 self.tale.attempt(&attempt, &name, ended);
                 let unsent = !attempt.report().was_connected();
@@ -387,12 +390,12 @@ impl<'a> Course<'a> {
         self.edge.learn(lease, model, (verdict, stated));
         if let Some(refusal) = refusal {
             log::info!(
-                "{}: credential {} refused: {} ({}, rule {})",
-                self.tale.id(),
-                lease.credential().id(),
-                verdict.as_str(),
-                refusal.shape.as_str(),
-                refusal.ruling.rule,
+                request:% = self.tale.id(),
+                credential:% = lease.credential().id(),
+                verdict = verdict.as_str(),
+                shape = refusal.shape.as_str(),
+                rule:% = refusal.ruling.rule;
+                "a credential refused"
             );
         }
     }

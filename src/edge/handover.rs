@@ -8,10 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::owners::OwnersHandover;
 use super::state::Edge;
+use crate::observe::allowances::AllowanceHandover;
+use crate::observe::refusals::RefusalStatus;
 use crate::observe::window::PairHistory;
-use crate::pool::PoolHandover;
+use crate::pool::{CredentialId, PoolHandover};
 
-/// Exclusions, scores, sessions, owners and counts. No secret, no name of a session, nothing that a
+/// Exclusions, scores, sessions, owners, counts, allowances and the latest refusals. No secret, no name of a session, nothing that a
 /// client wrote but names of models.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -19,6 +21,8 @@ pub struct EdgeHandover {
     pool: PoolHandover,
     owners: OwnersHandover,
     counts: Vec<PairHistory>,
+    allowances: Vec<AllowanceHandover>,
+    refusals: Vec<RefusalStatus>,
 }
 
 impl Edge {
@@ -28,6 +32,8 @@ impl Edge {
             pool: self.pool.hand_over(now),
             owners: self.owners.hand_over(),
             counts: self.trail.export_counts(now),
+            allowances: self.trail.export_allowances(now),
+            refusals: self.trail.refusals(),
         }
     }
 
@@ -36,5 +42,11 @@ impl Edge {
         let places = self.pool.take_over(&told.pool, now);
         self.owners.take_over(&told.owners, &places);
         self.trail.import_counts(&told.counts, now);
+        let of_ours = told.allowances.iter().filter(|it| {
+            let id = CredentialId::new(&it.credential);
+            id.is_some_and(|id| self.pool.credential(&id).is_some())
+        });
+        self.trail.import_allowances(of_ours, now);
+        self.trail.import_refusals(&told.refusals);
     }
 }

@@ -249,7 +249,7 @@ impl ProxyHttp for Proxy {
 
     fn suppress_error_log(&self, _: &Session, ctx: &Ctx, error: &Error) -> bool {
         // What went wrong is in the audit, in words that carry no secret.
-        log::debug!("pingora: {:?}", error.etype());
+        log::debug!(error:? = error.etype(); "pingora ends a request");
         !matches!(ctx, Ctx::New)
     }
 

@@ -39,9 +39,9 @@ pub fn first_look_up(edge: &Edge, within: Duration) {
             let looked =
                 runtime.block_on(async { tokio::time::timeout(within, look_up(edge)).await });
             if looked.is_err() {
-                log::warn!("names were not looked up within {:?}", started.elapsed());
+                log::warn!(within:? = started.elapsed(); "names were not looked up in time");
             }
         }
-        Err(e) => log::warn!("names cannot be looked up yet: {e}"),
+        Err(e) => log::warn!(error:% = e; "names cannot be looked up yet"),
     }
 }

@@ -230,6 +230,7 @@ impl Control for Edge {
                 id: spec.id.clone(),
                 upstream: spec.upstream.clone(),
                 labels: spec.labels.clone(),
+                route: credential.token_route(),
                 in_flight: u64::from(credential.in_flight()),
                 secret_expires: credential.secret_expires(),
                 state: whole(&spec.id),
@@ -329,23 +330,28 @@ pub async fn look_up(edge: &Edge) {
         if let Err(e) = upstream.look_up().await {
             let known = upstream.addresses();
             log::warn!(
-                "upstream {}: the name {} cannot be looked up ({e}); {known} known addresses stay in use",
-                upstream.name,
-                upstream.authority
+                upstream:% = upstream.name, name:% = upstream.authority, known, error:% = e;
+                "a name cannot be looked up, the known addresses stay in use"
             );
         }
     }
 }
 
+/// Whose secret could not be read, and why.
+type Told = (CredentialId, String);
+
 /// Reads secrets whose files were written. Gives what is wrong now; what is in `told` is not said again.
-fn reload_secrets(edge: &Edge, told: &BTreeSet<String>) -> BTreeSet<String> {
+fn reload_secrets(edge: &Edge, told: &BTreeSet<Told>) -> BTreeSet<Told> {
     let changes = edge.pool.reload_secrets();
     for id in changes.changed {
-        log::info!("credential {id}: its secret was replaced");
+        log::info!(credential:% = id; "a secret was replaced");
     }
-    let errors: BTreeSet<String> = changes.errors.iter().map(ToString::to_string).collect();
-    for error in errors.difference(told) {
-        log::warn!("{error}; the old value stays in use");
+    let errors = changes.errors.iter();
+    let errors: BTreeSet<Told> = errors
+        .map(|it| (it.credential.clone(), it.to_string()))
+        .collect();
+    for (credential, error) in errors.difference(told) {
+        log::warn!(credential:%, error:%; "a secret cannot be read, the old value stays in use");
     }
     errors
 }

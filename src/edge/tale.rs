@@ -14,7 +14,7 @@ use crate::admission::{Dialect, Shape, Verdict};
 use crate::observe::ids::{RequestId, SessionHash};
 use crate::observe::record::{self, AttemptRecord, CredentialName, Record, Rewrote};
 use crate::observe::safe::{MethodName, SafeCode, SafePath, SafeText, UpstreamRequestId};
-use crate::observe::trace::TraceId;
+use crate::observe::trace::Trace;
 use crate::observe::words::{self, Blocked, Outcome, Then, Transport};
 
 use super::attempt::Attempt;
@@ -49,7 +49,7 @@ impl Tale {
         let record = Record {
             ts,
             request_id: RequestId::new(ts),
-            trace_id: TraceId::of(&request.headers),
+            trace: Trace::of(&request.headers),
             client: None,
             route: None,
             method: MethodName::new(&request.method),
@@ -112,16 +112,17 @@ impl Tale {
     /// An attempt ended.
     pub fn attempt(&mut self, attempt: &Attempt, credential: &CredentialName, ended: Ended<'_>) {
         let ms = Some(millis(attempt.sent().elapsed()));
-        self.attempt_at(Told::of(attempt), credential, ended, ms);
+        self.attempt_at(Told::of(attempt), credential, ended, (attempt.sent(), ms));
     }
 
-    /// An attempt ended of which only this is left.
+    /// An attempt ended of which only this is left; it was sent then, and judged so many milliseconds
+    /// later.
     pub fn attempt_at(
         &mut self,
         told: Told,
         credential: &CredentialName,
         ended: Ended<'_>,
-        ms_to_verdict: Option<u64>,
+        (sent, ms_to_verdict): (Instant, Option<u64>),
     ) {
         let Ended {
             verdict,
@@ -138,6 +139,7 @@ impl Tale {
             status: told.status,
             code: code.map(SafeCode::new),
             rule: refusal.map(|r| r.ruling.rule.clone()),
+            sent_after: sent.saturating_duration_since(self.started),
             ms_to_verdict,
             held_frames: told.held.0,
             held_bytes: told.held.1,

@@ -6,17 +6,32 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use http::HeaderMap;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::admission::allowance::{Meter, Reading, readings};
+use crate::admission::elapsed::FromNow;
 use crate::pool::CredentialId;
 
-/// Every meter of every credential. Times are since any fixed moment, the same in every call.
+/// Every meter of every credential, and when it was told.
 #[derive(Debug, Default)]
-pub struct Allowances(Mutex<BTreeMap<(CredentialId, Meter), (Reading, Duration)>>);
+pub struct Allowances(Mutex<BTreeMap<(CredentialId, Meter), (Reading, Instant)>>);
+
+/// One meter, for the process that takes over.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AllowanceHandover {
+    /// Whose it is, by name.
+    pub credential: String,
+    meter: String,
+    used_percent: Option<f64>,
+    limit: Option<u64>,
+    remaining: Option<u64>,
+    window: Option<Duration>,
+    resets_in: Option<Duration>,
+    told: FromNow,
+}
 
 /// One meter, as `/status` shows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -39,7 +54,7 @@ pub struct AllowanceStatus {
 
 impl Allowances {
     /// An answer of `credential` has this head.
-    pub fn heard(&self, credential: &CredentialId, headers: &HeaderMap, now: Duration) {
+    pub fn heard(&self, credential: &CredentialId, headers: &HeaderMap, now: Instant) {
         let told = readings(headers, SystemTime::now());
         if told.is_empty() {
             return;
@@ -51,14 +66,54 @@ impl Allowances {
     }
 
     /// What is known of `credential`.
-    pub fn of(&self, credential: &CredentialId, now: Duration) -> Vec<AllowanceStatus> {
+    pub fn of(&self, credential: &CredentialId, now: Instant) -> Vec<AllowanceStatus> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let meters = Meter::ALL.into_iter();
         let shown = meters.filter_map(|meter| {
             let (reading, at) = known.get(&(credential.clone(), meter))?;
-            Some(aged(reading, now.saturating_sub(*at)))
+            Some(aged(reading, now.saturating_duration_since(*at)))
         });
         shown.collect()
+    }
+
+    /// Everything that is known.
+    pub fn export(&self, now: Instant) -> Vec<AllowanceHandover> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = known
+            .iter()
+            .map(|((credential, meter), (reading, at))| AllowanceHandover {
+                credential: credential.to_string(),
+                meter: meter.as_str().to_owned(),
+                used_percent: reading.used_percent,
+                limit: reading.limit,
+                remaining: reading.remaining,
+                window: reading.window,
+                resets_in: reading.resets_in,
+                told: FromNow::of(*at, now),
+            });
+        told.collect()
+    }
+
+    /// What another process exported. A meter that is not known here is left out.
+    pub fn import<'a>(&self, told: impl Iterator<Item = &'a AllowanceHandover>, now: Instant) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for it in told {
+            let meter = Meter::ALL
+                .into_iter()
+                .find(|meter| meter.as_str() == it.meter);
+            let (Some(credential), Some(meter)) = (CredentialId::new(&it.credential), meter) else {
+                continue;
+            };
+            let reading = Reading {
+                meter,
+                used_percent: it.used_percent,
+                limit: it.limit,
+                remaining: it.remaining,
+                window: it.window,
+                resets_in: it.resets_in,
+            };
+            known.insert((credential, meter), (reading, it.told.at(now)));
+        }
     }
 }
 
@@ -91,7 +146,8 @@ mod tests {
 
     #[test]
     fn each_meter_is_as_old_as_the_last_answer_that_showed_it() {
-        let secs = Duration::from_secs;
+        let start = Instant::now();
+        let secs = |secs| start + Duration::from_secs(secs);
         let (a, b) = (
             CredentialId::new("a").unwrap(),
             CredentialId::new("b").unwrap(),
@@ -118,5 +174,30 @@ mod tests {
         assert_eq!(shown, expected);
         assert_eq!(allowances.of(&a, secs(500))[0].resets_in_s, Some(0));
         assert_eq!(allowances.of(&b, secs(65)), []);
+    }
+
+    #[test]
+    fn the_next_process_knows_it_as_old_as_it_is() {
+        let a = CredentialId::new("a").unwrap();
+        let told = Allowances::default();
+        let at = Instant::now();
+        let shown = head(&[
+            ("x-codex-primary-used-percent", "10.25"),
+            ("x-codex-primary-reset-after-seconds", "100"),
+        ]);
+        told.heard(&a, &shown, at);
+        let now = at + Duration::from_secs(30);
+        let mut sent = told.export(now);
+        let later = AllowanceHandover {
+            meter: "of_a_later_version".to_owned(),
+            ..sent[0].clone()
+        };
+        sent.push(later);
+        let sent = serde_json::to_string(&sent).unwrap();
+        let sent: Vec<AllowanceHandover> = serde_json::from_str(&sent).unwrap();
+        let heard = Allowances::default();
+        heard.import(sent.iter(), now);
+        assert_eq!(heard.of(&a, now), told.of(&a, now));
+        assert_eq!(heard.of(&a, now)[0].age_s, 30);
     }
 }

@@ -94,7 +94,7 @@ impl Drop for Audit {
         self.shared.work.notify_one();
         // A hanging disk must not keep the process from ending.
         if !self.flush(LAST_PATIENCE) {
-            log::warn!("audit: the last lines could not be written within {LAST_PATIENCE:?}");
+            log::warn!(within:? = LAST_PATIENCE; "the last audit lines could not be written");
         }
     }
 }
@@ -229,10 +229,9 @@ impl Writer {
         let Some(failed) = failed else {
             return unwritable as u64;
         };
-        self.warn(&format!(
-            "lines are being lost (see berth_audit_lost_total): {}",
-            failed.source
-        ));
+        if self.may_warn() {
+            log::warn!(error:% = failed.source; "audit lines are being lost");
+        }
         (unwritable + failed.lost) as u64
     }
 
@@ -244,23 +243,23 @@ impl Writer {
             Ok(fresh) => *log = fresh,
             Err(error) => {
                 let path = log.path.display().to_string();
-                self.warn(&format!(
-                    "cannot reopen {path}, the old file is kept: {error}"
-                ));
+                if self.may_warn() {
+                    log::warn!(path, error:%; "the audit log cannot be reopened, the old file is kept");
+                }
             }
         }
     }
 
     /// At most once in [`WARN_EVERY`]: a full disk meets every batch.
-    fn warn(&mut self, what: &str) {
+    fn may_warn(&mut self) -> bool {
         let now = Instant::now();
-        if self
+        let due = self
             .warned
-            .is_none_or(|last| now.duration_since(last) >= WARN_EVERY)
-        {
+            .is_none_or(|last| now.duration_since(last) >= WARN_EVERY);
+        if due {
             self.warned = Some(now);
-            log::warn!("audit: {what}");
         }
+        due
     }
 }
 

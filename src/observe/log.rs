@@ -5,16 +5,20 @@
 //! libraries below berth end at `info`, whatever `RUST_LOG` says.
 //!
 //! A level says who is needed. `error`: berth does not do what it was told. `warn`: it goes on, and
-//! somebody should look. `info`: what happened. A library cannot know that: what it calls an error is
-//! the failed handshake of one client, so here it is a warning. No place in the source says more than
-//! a few lines in a second (see [`super::flood`]), but for the audit, which is no message.
+//! somebody should look. `info`: what happened. A library cannot know that: what pingora calls an error
+//! is mostly one client's connection, so [`level`] says what it is here. No place in the source says more
+//! than a few lines in a second (see [`super::flood`]), but for the audit, which is no message. How a
+//! line looks is in [`super::line`].
 
+use std::io::Write as _;
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
+use log::kv::Value;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use super::flood::{Flood, Place};
+use super::line::Style;
 
 /// The audit, where it has no file of its own.
 pub const AUDIT: &str = "berth::audit";
@@ -34,9 +38,17 @@ struct Guarded<L> {
 /// Never: a second start is ignored.
 pub fn start() {
     let default = env_logger::Env::default().default_filter_or("info,pingora_core=warn");
-    let logger = env_logger::Builder::from_env(default).build();
+    let style = Style::of_stderr();
+    let logger = env_logger::Builder::from_env(default)
+        .format(move |to, record| writeln!(to, "{}", style.line(record, SystemTime::now())))
+        .build();
     log::set_max_level(logger.filter());
     let _ = log::set_boxed_logger(Box::new(Guarded::new(logger)));
+}
+
+/// Says on stderr why a command did not do what it was told.
+pub fn last_words(text: &str) {
+    eprintln!("{}", Style::of_stderr().last_words(text));
 }
 
 impl<L: Log> Guarded<L> {
@@ -49,7 +61,7 @@ impl<L: Log> Guarded<L> {
         if !is_allowed(record.metadata()) || !self.below.enabled(record.metadata()) {
             return;
         }
-        let level = level(record.metadata());
+        let level = level(record);
         if record.target() != AUDIT {
             let place = Place {
                 module: record.module_path_static().unwrap_or_default(),
@@ -72,18 +84,19 @@ impl<L: Log> Guarded<L> {
                 .args(*record.args())
                 .level(level)
                 .target(record.target())
+                .key_values(record.key_values())
                 .build(),
         );
     }
 
     fn left_out(&self, place: Place, lines: u64) {
+        let facts = [("lines", Value::from(lines))];
         self.below.log(
             &Record::builder()
-                .args(format_args!(
-                    "and {lines} more lines of this kind, left out"
-                ))
+                .args(format_args!("more lines of this kind were left out"))
                 .level(place.level)
                 .target(place.module)
+                .key_values(&facts)
                 .build(),
         );
     }
@@ -108,12 +121,22 @@ fn is_allowed(metadata: &Metadata<'_>) -> bool {
 }
 
 /// What a level of a library means here.
-fn level(metadata: &Metadata<'_>) -> Level {
-    match metadata.level() {
-        Level::Error if is_below(metadata.target()) => Level::Warn,
+fn level(record: &Record<'_>) -> Level {
+    match record.level() {
+        Level::Error if is_below(record.target()) => match record.target() {
+            // Nobody can come in: no file descriptors are left, as a rule.
+            LISTENING if record.args().to_string().starts_with("Accept() failed") => Level::Error,
+            // A scanner, a client that does not trust the certificate, one that left in its head.
+            LISTENING => Level::Info,
+            target if target.starts_with("pingora_core::apps") => Level::Info,
+            _ => Level::Warn,
+        },
         level => level,
     }
 }
+
+/// Where pingora accepts and shakes hands.
+const LISTENING: &str = "pingora_core::services::listening";
 
 fn is_below(target: &str) -> bool {
     BELOW.iter().any(|name| target.starts_with(name))
@@ -122,6 +145,7 @@ fn is_below(target: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::line::Facts;
     use std::time::Duration;
 
     /// Keeps what it is told.
@@ -134,7 +158,13 @@ mod tests {
         }
 
         fn log(&self, record: &Record<'_>) {
-            let line = format!("{} {} {}", record.level(), record.target(), record.args());
+            let facts = Facts(record.key_values());
+            let line = format!(
+                "{} {} {}{facts}",
+                record.level(),
+                record.target(),
+                record.args()
+            );
             self.0.lock().unwrap().push(line);
         }
 
@@ -146,10 +176,19 @@ mod tests {
     }
 
     /// A line of `target`, from one place.
-    fn say(log: &Guarded<Kept>, (level, target): (Level, &'static str), now: Instant) {
+    fn say(log: &Guarded<Kept>, of: (Level, &'static str), now: Instant) {
+        say_text(log, of, "line", now);
+    }
+
+    fn say_text(
+        log: &Guarded<Kept>,
+        (level, target): (Level, &'static str),
+        text: &str,
+        now: Instant,
+    ) {
         log.log_at(
             &Record::builder()
-                .args(format_args!("line"))
+                .args(format_args!("{text}"))
                 .level(level)
                 .target(target)
                 .module_path_static(Some(target))
@@ -186,7 +225,7 @@ mod tests {
         assert_eq!(
             said(&log),
             [
-                "INFO berth::edge::failover and 290 more lines of this kind, left out",
+                "INFO berth::edge::failover more lines of this kind were left out lines=290",
                 "WARN berth::other line"
             ]
         );
@@ -200,19 +239,25 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_failed_handshake_is_no_error_of_berths() {
+    fn what_pingora_calls_an_error_gets_the_level_that_it_means() {
         let (log, now) = (Guarded::new(Kept::default()), Instant::now());
-        say(
-            &log,
-            (Level::Error, "pingora_core::services::listening"),
-            now,
-        );
-        say(&log, (Level::Error, "berth::service::life"), now);
+        for (target, text) in [
+            (LISTENING, "Accept() failed Too many open files"),
+            (LISTENING, "Downstream handshake error"),
+            ("pingora_core::apps::http_app", "HTTP server fails to read"),
+            ("pingora_core::connectors", "failed to acquire"),
+            ("berth::service::life", "line"),
+        ] {
+            say_text(&log, (Level::Error, target), text, now);
+        }
         assert_eq!(
             said(&log),
             [
-                "WARN pingora_core::services::listening line",
-                "ERROR berth::service::life line"
+                "ERROR pingora_core::services::listening Accept() failed Too many open files",
+                "INFO pingora_core::services::listening Downstream handshake error",
+                "INFO pingora_core::apps::http_app HTTP server fails to read",
+                "WARN pingora_core::connectors failed to acquire",
+                "ERROR berth::service::life line",
             ]
         );
     }

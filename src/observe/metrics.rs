@@ -223,13 +223,13 @@ impl Metrics {
         let mut families = self.registry.gather();
         let of_pool = scrape::families(snapshot, &self.models, audit_lost);
         families.extend(of_pool.unwrap_or_else(|error| {
-            log::error!("metrics of the pool left out: {error}");
+            log::error!(error:%; "the metrics of the pool are left out");
             Vec::new()
         }));
         families.sort_by(|a: &MetricFamily, b| a.name().cmp(b.name()));
         let text = TextEncoder::new().encode_to_string(&families);
         text.unwrap_or_else(|error| {
-            log::error!("metrics cannot be written: {error}");
+            log::error!(error:%; "the metrics cannot be written");
             String::new()
         })
     }

@@ -10,11 +10,18 @@ pub mod allowances;
 pub mod audit;
 pub mod brief;
 mod flood;
+pub mod groups;
 pub mod hits;
 pub mod ids;
+mod line;
 pub mod log;
 pub mod metrics;
 pub mod models;
+#[cfg(not(feature = "otlp"))]
+#[path = "no_otlp.rs"]
+pub mod otlp;
+#[cfg(feature = "otlp")]
+pub mod otlp;
 pub mod record;
 pub mod refusals;
 pub mod safe;
@@ -27,3 +34,13 @@ pub mod trace;
 pub mod trail;
 pub mod window;
 pub mod words;
+
+/// Whether the environment names a collector of traces.
+fn names_collector() -> bool {
+    [
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+    ]
+    .iter()
+    .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
+}

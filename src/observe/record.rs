@@ -20,7 +20,7 @@ use serde::{Serialize, Serializer};
 
 use super::ids::{RequestId, SessionHash};
 use super::safe::{MethodName, SafeCode, SafePath, SafeText, UpstreamRequestId};
-use super::trace::TraceId;
+use super::trace::Trace;
 use super::words::{Blocked, CommitReason, Outcome, Then, Transport};
 use crate::admission::{Dialect, Shape, Verdict};
 use crate::pool::CredentialId;
@@ -33,8 +33,9 @@ pub struct Record {
     pub ts: SystemTime,
     /// Its id, as the client was told.
     pub request_id: RequestId,
-    /// The trace that the client says it belongs to.
-    pub trace_id: Option<TraceId>,
+    /// The trace that the client says it belongs to: its id.
+    #[serde(rename = "trace_id")]
+    pub trace: Option<Trace>,
     /// Who asked, as the configuration calls them.
     pub client: Option<Arc<str>>,
     /// The prefix of its route, if it has one.
@@ -94,6 +95,9 @@ pub struct AttemptRecord {
     pub code: Option<SafeCode>,
     /// The rule that decided, by name.
     pub rule: Option<Arc<str>>,
+    /// From the head of the client's request to this one sent; for traces only.
+    #[serde(skip)]
+    pub sent_after: Duration,
     /// Milliseconds from the request sent to the verdict.
     pub ms_to_verdict: Option<u64>,
     /// Frames held when the verdict came.
@@ -209,6 +213,7 @@ pub(super) mod tests {
             status: Some(200),
             code: Some(SafeCode::new("server_is_overloaded")),
             rule: Some("openai-overloaded".into()),
+            sent_after: Duration::from_millis(50),
             ms_to_verdict: Some(1_200),
             held_frames: 3,
             held_bytes: 512,
@@ -223,6 +228,7 @@ pub(super) mod tests {
             shape: None,
             code: None,
             rule: None,
+            sent_after: Duration::from_millis(1_250),
             ms_to_verdict: Some(800),
             held_frames: 2,
             held_bytes: 300,
@@ -234,7 +240,7 @@ pub(super) mod tests {
         Record {
             ts: UNIX_EPOCH + Duration::from_millis(1_775_044_800_123),
             request_id: RequestId::parse("br-01kn4h0000abcdefghjkmnpqrs").unwrap(),
-            trace_id: trace(),
+            trace: trace(),
             client: Some("lab-7".into()),
             route: Some("/v1".into()),
             method: MethodName::new(&http::Method::POST),

@@ -4,11 +4,12 @@
 //! [`KEPT`] are kept as `/status` shows them. They are taken from the record at the end of a request,
 //! so a refusal is seen once its request has its answer, together with what followed.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::record::{AttemptRecord, Record};
 
@@ -17,7 +18,7 @@ use super::record::{AttemptRecord, Record};
 pub struct Refusals(Mutex<VecDeque<RefusalStatus>>);
 
 /// One refusal, as `/status` shows it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RefusalStatus {
     /// When its verdict was there (RFC 3339).
     pub at: String,
@@ -28,17 +29,17 @@ pub struct RefusalStatus {
     /// The model asked for.
     pub model: Option<String>,
     /// What it came to.
-    pub verdict: &'static str,
+    pub verdict: Cow<'static, str>,
     /// Where it was written.
-    pub shape: &'static str,
+    pub shape: Cow<'static, str>,
     /// The upstream's error code, if it is one.
     pub code: Option<String>,
     /// What was done then.
-    pub then: &'static str,
+    pub then: Cow<'static, str>,
     /// The credential that was asked next, if one was.
     pub next: Option<String>,
     /// How the request ended.
-    pub outcome: &'static str,
+    pub outcome: Cow<'static, str>,
 }
 
 impl Refusals {
@@ -67,6 +68,12 @@ impl Refusals {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.iter().rev().cloned().collect()
     }
+
+    /// What another process had kept, newest first; before anything is kept here.
+    pub fn import(&self, told: &[RefusalStatus]) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend(told.iter().take(KEPT).rev().cloned());
+    }
 }
 
 fn refusal(
@@ -80,12 +87,12 @@ fn refusal(
         request_id: record.request_id.to_string(),
         credential: attempt.credential.0.to_string(),
         model: attempt.model.as_ref().map(ToString::to_string),
-        verdict: attempt.verdict.as_str(),
-        shape: attempt.shape?.as_str(),
+        verdict: attempt.verdict.as_str().into(),
+        shape: attempt.shape?.as_str().into(),
         code: attempt.code.as_ref().map(|code| code.as_str().to_owned()),
-        then: attempt.then.as_str(),
+        then: attempt.then.as_str().into(),
         next: next.map(|next| next.credential.0.to_string()),
-        outcome: record.outcome.as_str(),
+        outcome: record.outcome.as_str().into(),
     })
 }
 

@@ -114,6 +114,11 @@ impl MethodName {
         let known = KNOWN.iter().find(|name| **name == method.as_str());
         MethodName(known.copied().unwrap_or("other"))
     }
+
+    /// The name itself.
+    pub fn as_str(self) -> &'static str {
+        self.0
+    }
 }
 
 /// Bytes; the contract's.

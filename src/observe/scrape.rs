@@ -207,6 +207,7 @@ pub(super) mod tests {
                 .iter()
                 .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
                 .collect(),
+            route: None,
             in_flight: 2,
             secret_expires: (id == "campus-a").then(|| Expiry::at(1_795_000_000)),
             state: PairState::Ready,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::safe::SafeText;
 use crate::admission::day::Day;
 use crate::admission::{PairState, Verdict};
-use crate::pool::{CredentialId, Expiry};
+use crate::pool::{CredentialId, Expiry, TokenRoute};
 
 /// The pool at one moment.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +45,8 @@ pub struct CredentialView {
     pub upstream: String,
     /// As configured.
     pub labels: BTreeMap<String, String>,
+    /// The way in that its token names.
+    pub route: Option<TokenRoute>,
     /// Requests in flight.
     pub in_flight: u64,
     /// When its secret ends, where the secret says so.

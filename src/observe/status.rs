@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::allowances::AllowanceStatus;
+use super::groups::GroupsStatus;
 use super::hits::RuleHits;
 use super::refusals::RefusalStatus;
 use super::snapshot::{CredentialView, RuleView, Snapshot};
@@ -31,6 +32,8 @@ pub struct Status {
     pub pairs: Vec<PairStatus>,
     /// Every model about which something is known.
     pub models: Vec<ModelStatus>,
+    /// The credentials by a kind, where one was asked for.
+    pub groups: Option<GroupsStatus>,
     /// The latest refusals, newest first.
     pub refusals: Vec<RefusalStatus>,
     /// Every rule, in the order in which they are asked.
@@ -52,6 +55,8 @@ pub struct CredentialStatus {
     pub upstream: String,
     /// As configured.
     pub labels: BTreeMap<String, String>,
+    /// The way in that its token names: its `host` and `iss` claims, if the secret is such a token.
+    pub route: Option<String>,
     /// Requests in flight.
     pub in_flight: u64,
     /// Its state for every model.
@@ -238,6 +243,7 @@ impl Status {
                     waiting: view.waiting,
                 })
                 .collect(),
+            groups: None,
             refusals: Vec::new(),
             rules: snapshot
                 .rules
@@ -259,6 +265,7 @@ fn credential_status(view: &CredentialView) -> CredentialStatus {
         id: view.id.to_string(),
         upstream: view.upstream.clone(),
         labels: view.labels.clone(),
+        route: view.route.as_ref().map(ToString::to_string),
         in_flight: view.in_flight,
         state: view.state.as_str(),
         allowance: Vec::new(),

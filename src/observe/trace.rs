@@ -1,37 +1,63 @@
 //! The trace that a client's request belongs to, as the W3C header `traceparent` says.
 //!
 //! The header goes on to the upstream as it came; here it is read for the audit, so that a line there is
-//! found from a trace and the other way round. Only its trace id is kept, and only if the header is
-//! one that the recommendation allows: what is not a trace id must not get into the audit as one.
+//! found from a trace and the other way round, and for the spans of this berth ([`super::otlp`]). It is
+//! kept only if the header is one that the recommendation allows: what is not a trace id must not get
+//! into the audit as one.
 
 use std::fmt;
 
 use http::HeaderMap;
 use serde::{Serialize, Serializer};
 
-/// The id of a trace: 32 hex digits, not all of them zero.
+/// A place in a trace. It is shown as the trace's id: 32 hex digits, not all of them zero.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct TraceId(u128);
+pub struct Trace {
+    id: u128,
+    parent: u64,
+    flags: u8,
+}
 
-impl TraceId {
+impl Trace {
     /// That of the one `traceparent`; `None` where there is none, more than one, or an invalid one.
-    pub fn of(headers: &HeaderMap) -> Option<TraceId> {
+    pub fn of(headers: &HeaderMap) -> Option<Trace> {
         let mut values = headers.get_all("traceparent").iter();
         let (value, more) = (values.next()?, values.next());
         match more {
-            None => TraceId::parse(value.to_str().ok()?),
+            None => Trace::parse(value.to_str().ok()?),
             Some(_) => None,
         }
     }
 
     /// `VERSION-TRACE-PARENT-FLAGS`. A version above 0 may go on after its flags.
-    fn parse(text: &str) -> Option<TraceId> {
+    fn parse(text: &str) -> Option<Trace> {
         let mut parts = text.splitn(5, '-');
         let version = hex(parts.next()?, 2).filter(|version| *version != 0xff)?;
         let trace = hex(parts.next()?, 32).filter(|trace| *trace != 0)?;
-        hex(parts.next()?, 16).filter(|parent| *parent != 0)?;
-        hex(parts.next()?, 2)?;
-        (version > 0 || parts.next().is_none()).then_some(TraceId(trace))
+        let parent = hex(parts.next()?, 16).filter(|parent| *parent != 0)?;
+        let flags = hex(parts.next()?, 2)?;
+        let all_read = version > 0 || parts.next().is_none();
+        let (parent, flags) = (u64::try_from(parent).ok()?, u8::try_from(flags).ok()?);
+        all_read.then_some(Trace {
+            id: trace,
+            parent,
+            flags,
+        })
+    }
+
+    /// The id of the trace.
+    pub fn id(self) -> u128 {
+        self.id
+    }
+
+    /// The id of the client's own span.
+    pub fn parent(self) -> u64 {
+        self.parent
+    }
+
+    /// Whether the client keeps its part of the trace.
+    pub fn is_sampled(self) -> bool {
+        self.flags & 1 == 1
     }
 }
 
@@ -42,19 +68,19 @@ fn hex(text: &str, digits: usize) -> Option<u128> {
     fits.then(|| u128::from_str_radix(text, 16).ok())?
 }
 
-impl fmt::Display for TraceId {
+impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        write!(f, "{:032x}", self.id)
     }
 }
 
-impl fmt::Debug for TraceId {
+impl fmt::Debug for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl Serialize for TraceId {
+impl Serialize for Trace {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
     }
@@ -67,8 +93,8 @@ pub(super) mod tests {
     const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
     /// A trace id.
-    pub(crate) fn trace() -> Option<TraceId> {
-        TraceId::parse(&format!("00-{TRACE}-b7ad6b7169203331-01"))
+    pub(crate) fn trace() -> Option<Trace> {
+        Trace::parse(&format!("00-{TRACE}-b7ad6b7169203331-01"))
     }
 
     #[test]
@@ -94,7 +120,7 @@ pub(super) mod tests {
             (TRACE.to_owned(), false),
             (String::new(), false),
         ] {
-            let read = TraceId::parse(&text).map(|id| id.to_string());
+            let read = Trace::parse(&text).map(|id| id.to_string());
             assert_eq!(read, good.then(|| TRACE.to_owned()), "{text}");
         }
     }
@@ -102,11 +128,11 @@ pub(super) mod tests {
     #[test]
     fn two_of_them_are_none() {
         let mut headers = HeaderMap::new();
-        assert_eq!(TraceId::of(&headers), None);
+        assert_eq!(Trace::of(&headers), None);
         for expected in [trace(), None] {
             let value = format!("00-{TRACE}-b7ad6b7169203331-01").parse().unwrap();
             headers.append("traceparent", value);
-            assert_eq!(TraceId::of(&headers), expected);
+            assert_eq!(Trace::of(&headers), expected);
         }
     }
 }

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 
-use super::allowances::Allowances;
+use super::allowances::{AllowanceHandover, Allowances};
 use super::audit::Audit;
 use super::hits::RuleHits;
 use super::metrics::Metrics;
+use super::otlp::Spans;
 use super::record::Record;
-use super::refusals::Refusals;
+use super::refusals::{RefusalStatus, Refusals};
 use super::snapshot::Snapshot;
 use super::status::Status;
 use super::totals::Total;
@@ -24,6 +25,7 @@ use crate::pool::CredentialId;
 #[derive(Debug)]
 pub struct Trail {
     audit: Audit,
+    spans: Spans,
     metrics: Metrics,
     counts: Counts,
     refusals: Refusals,
@@ -34,9 +36,13 @@ pub struct Trail {
 
 impl Trail {
     /// A trail that begins at `started`, the start of the process.
-    pub fn new(audit: Audit, started: Instant) -> Result<Trail, prometheus::Error> {
+    pub fn new(
+        (audit, spans): (Audit, Spans),
+        started: Instant,
+    ) -> Result<Trail, prometheus::Error> {
         Ok(Trail {
             audit,
+            spans,
             metrics: Metrics::new(env!("CARGO_PKG_VERSION"))?,
             counts: Counts::default(),
             refusals: Refusals::default(),
@@ -52,12 +58,13 @@ impl Trail {
         self.counts.record(&record, self.age(now));
         self.refusals.record(&record);
         self.hits.record(&record);
+        self.spans.finished(&record);
         self.audit.write(record);
     }
 
     /// An answer of `credential` has this head.
     pub fn heard(&self, credential: &CredentialId, headers: &HeaderMap, now: Instant) {
-        self.allowances.heard(credential, headers, self.age(now));
+        self.allowances.heard(credential, headers, now);
     }
 
     /// A handover has come to its end.
@@ -75,7 +82,7 @@ impl Trail {
         let age = self.age(now);
         let mut status = Status::new(snapshot, self.counts.spans(age), &self.hits, age);
         for (view, shown) in snapshot.credentials.iter().zip(&mut status.credentials) {
-            shown.allowance = self.allowances.of(&view.id, age);
+            shown.allowance = self.allowances.of(&view.id, now);
         }
         status.refusals = self.refusals.latest();
         let lost = self.audit.lost();
@@ -106,7 +113,10 @@ impl Trail {
         /// Chosen: a healthy disk takes a full queue in far less.
         const PATIENCE: Duration = Duration::from_secs(5);
         if !self.audit.flush(PATIENCE) {
-            log::warn!("audit: the last lines could not be written within {PATIENCE:?}");
+            log::warn!(within:? = PATIENCE; "the last audit lines could not be written");
+        }
+        if !self.spans.flush(PATIENCE) {
+            log::warn!(within:? = PATIENCE; "the last traces could not be sent");
         }
     }
 
@@ -118,6 +128,30 @@ impl Trail {
     /// Counts of the process before this one.
     pub fn import_counts(&self, history: &[PairHistory], now: Instant) {
         self.counts.import(history, self.age(now));
+    }
+
+    /// What is left of allowances, for the process that takes over.
+    pub fn export_allowances(&self, now: Instant) -> Vec<AllowanceHandover> {
+        self.allowances.export(now)
+    }
+
+    /// What the process before this one knew of them.
+    pub fn import_allowances<'a>(
+        &self,
+        told: impl Iterator<Item = &'a AllowanceHandover>,
+        now: Instant,
+    ) {
+        self.allowances.import(told, now);
+    }
+
+    /// The latest refusals, newest first.
+    pub fn refusals(&self) -> Vec<RefusalStatus> {
+        self.refusals.latest()
+    }
+
+    /// Those of the process before this one.
+    pub fn import_refusals(&self, told: &[RefusalStatus]) {
+        self.refusals.import(told);
     }
 
     fn age(&self, now: Instant) -> Duration {
@@ -132,13 +166,17 @@ mod tests {
     use crate::observe::scrape::tests::pool;
     use crate::observe::spec::AuditSpec;
 
+    fn nowhere() -> Spans {
+        Spans::from_environment().unwrap()
+    }
+
     #[test]
     fn one_call_feeds_audit_metrics_and_counts() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.jsonl");
         let now = Instant::now();
         let audit = Audit::to_file(&AuditSpec { path: path.clone() }).unwrap();
-        let trail = Trail::new(audit, now).unwrap();
+        let trail = Trail::new((audit, nowhere()), now).unwrap();
         trail.finished(failed_over(), now);
         assert!(
             trail
@@ -164,7 +202,7 @@ mod tests {
         })
         .unwrap();
         let now = Instant::now();
-        let trail = Trail::new(audit, now).unwrap();
+        let trail = Trail::new((audit, nowhere()), now).unwrap();
         trail.finished(failed_over(), now);
         assert!(trail.audit.flush(Duration::from_secs(10)));
         assert!(trail.metrics(&pool()).contains("berth_audit_lost_total 1"));

@@ -6,3 +6,4 @@
 pub mod port;
 pub mod rules;
 pub mod status;
+mod watch;

@@ -143,7 +143,7 @@ impl AdminPort {
     /// # Errors
     ///
     /// There is none, or it is not a 200.
-    pub fn get(&self, path: &'static str) -> Result<Vec<u8>, AskError> {
+    pub fn get(&self, path: &str) -> Result<Vec<u8>, AskError> {
         let unusable = |why: String| AskError::Unusable(self.at.clone(), why);
         let answer = self.ask(path).map_err(|error| match error.kind() {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {

@@ -6,17 +6,20 @@
 //! terminal is narrow, names are shortened first, and then columns left out, the least telling first;
 //! without a terminal nothing is.
 
+use secrecy::SecretString;
+use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
-use std::time::Duration;
-
-use secrecy::SecretString;
-use serde::Deserialize;
+use std::sync::Arc;
+use terminal_size::{Height, Width};
 
 use super::port::AdminPort;
+use super::watch::watch;
 use crate::config::Config;
 use crate::observe::brief::brief;
+use crate::observe::groups::Kind;
 use crate::observe::status::SpanCounts;
 use crate::service::Place;
 
@@ -45,21 +48,19 @@ pub enum Telling {
 /// # Errors
 ///
 /// Why there is nothing to tell, in a sentence for people. Watching goes on once it has begun.
-pub fn run(whom: &Whom, telling: Telling) -> Result<(), String> {
+pub fn run(whom: &Whom, by: Option<Kind>, telling: Telling) -> Result<(), String> {
     let doors = doors(whom)?;
-    let document = ask(&doors)?;
+    let ask = move || ask(&doors, by.as_ref());
+    let document = ask()?;
     match telling {
         Telling::Json => print(&json(&document)?),
-        Telling::Once => print(&table(&document, terminal())?),
+        Telling::Once => print(&table(&document, width())?),
         Telling::Watch => {
-            let mut shown = table(&document, terminal())?;
-            loop {
-                let cleared = if terminal().is_some() { CLEAR } else { "" };
-                print(&format!("{cleared}{shown}\n"))?;
-                std::thread::sleep(EVERY);
-                let told = ask(&doors).and_then(|document| table(&document, terminal()));
-                shown = told.unwrap_or_else(|why| format!("{why}\n"));
-            }
+            let again = move || {
+                let told = ask().and_then(|document| table(&document, width()));
+                told.unwrap_or_else(|why| format!("{why}; asked again every two seconds\n"))
+            };
+            watch(table(&document, width())?, Arc::new(again))
         }
     }
 }
@@ -99,10 +100,14 @@ fn token(file: Option<&Path>) -> Result<Option<SecretString>, String> {
 }
 
 /// The first answer; where there is none, why not at the last door.
-fn ask(doors: &[AdminPort]) -> Result<Vec<u8>, String> {
+fn ask(doors: &[AdminPort], by: Option<&Kind>) -> Result<Vec<u8>, String> {
+    let path = match by {
+        Some(kind) => format!("/status?{}", kind.query()),
+        None => "/status".to_owned(),
+    };
     let mut why = String::new();
     for door in doors {
-        match door.get("/status") {
+        match door.get(&path) {
             Ok(document) => return Ok(document),
             Err(error) => why = error.to_string(),
         }
@@ -124,11 +129,32 @@ struct Status {
     pairs: Vec<Pair>,
     models: Vec<Model>,
     warnings: Vec<String>,
+    #[serde(default)]
+    groups: Option<Groups>,
+}
+
+#[derive(Deserialize)]
+struct Groups {
+    by: String,
+    rows: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+struct Group {
+    group: String,
+    model: String,
+    credentials: u64,
+    ready: u64,
+    in_flight: u64,
+    refused: SpanCounts,
+    admitted: SpanCounts,
 }
 
 #[derive(Deserialize)]
 struct Credential {
     id: String,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
     in_flight: u64,
     state: String,
 }
@@ -150,21 +176,36 @@ struct Model {
     waiting: u64,
 }
 
-/// The table of a `/status` document, at most `width` characters wide.
+/// The table of a `/status` document, at most `width` characters wide; by group, where it has groups.
 ///
 /// # Errors
 ///
-/// It is no such document.
+/// It is no such document, or no credential has the label that it was asked for.
 pub fn table(document: &[u8], width: Option<usize>) -> Result<String, String> {
     let status: Status = serde_json::from_slice(document).map_err(|_| OTHER)?;
+    let mut heads = HEADS.map(str::to_owned);
+    let rows: Vec<[String; COLUMNS]> = match &status.groups {
+        Some(groups) => {
+            let kind = Kind::parse(&groups.by).ok_or(OTHER)?;
+            let labels = status.credentials.iter().flat_map(|it| it.labels.keys());
+            if let Some(problem) = kind.problem(labels) {
+                return Err(plain(&problem));
+            }
+            let name = plain(kind.name()).to_uppercase();
+            heads = [
+                &name, "MODEL", "READY", "", HEADS[4], HEADS[5], HEADS[6], HEADS[7],
+            ]
+            .map(str::to_owned);
+            group_rows(&groups.rows)
+        }
+        None => {
+            let credentials = status.credentials.iter();
+            credentials.flat_map(|it| rows(it, &status.pairs)).collect()
+        }
+    };
     let mut text = head(&status);
-    let rows: Vec<[String; COLUMNS]> = status
-        .credentials
-        .iter()
-        .flat_map(|credential| rows(credential, &status.pairs))
-        .collect();
-    let widths = widths(&rows, width);
-    line(&mut text, &HEADS.map(str::to_owned), &widths);
+    let widths = widths(&heads, &rows, width);
+    line(&mut text, &heads, &widths);
     rows.iter().for_each(|row| line(&mut text, row, &widths));
     Ok(text)
 }
@@ -237,10 +278,37 @@ fn rows(credential: &Credential, pairs: &[Pair]) -> Vec<[String; COLUMNS]> {
     vec![row((0, &none))]
 }
 
+/// One row for each group and model; what is in flight is the group's.
+fn group_rows(groups: &[Group]) -> Vec<[String; COLUMNS]> {
+    let mut before = None;
+    let row = |it: &Group| {
+        let is_first = before.replace(it.group.clone()).as_ref() != Some(&it.group);
+        let span = |refused: u32, admitted: u32| format!("{refused}/{admitted}");
+        [
+            plain(&it.group),
+            plain(&it.model),
+            format!("{} of {}", it.ready, it.credentials),
+            String::new(),
+            match is_first {
+                true => it.in_flight.to_string(),
+                false => String::new(),
+            },
+            span(it.refused.quarter, it.admitted.quarter),
+            span(it.refused.hour, it.admitted.hour),
+            span(it.refused.day, it.admitted.day),
+        ]
+    };
+    groups.iter().map(row).collect()
+}
+
 /// How wide each column is; 0 is left out.
-fn widths(rows: &[[String; COLUMNS]], terminal: Option<usize>) -> [usize; COLUMNS] {
-    let mut widths = HEADS.map(str::len);
-    for row in rows {
+fn widths(
+    heads: &[String; COLUMNS],
+    rows: &[[String; COLUMNS]],
+    terminal: Option<usize>,
+) -> [usize; COLUMNS] {
+    let mut widths = [0; COLUMNS];
+    for row in rows.iter().chain([heads]) {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = cell.len().max(*width);
         }
@@ -295,14 +363,17 @@ fn plain(text: &str) -> String {
     text.chars().take(MAX_TEXT).map(shown).collect()
 }
 
-/// Columns of the terminal, if there is one.
-fn terminal() -> Option<usize> {
+/// The size of the terminal, if there is one.
+pub(super) fn terminal() -> Option<(Width, Height)> {
     let here = std::io::stdout().is_terminal();
-    let size = here.then(terminal_size::terminal_size).flatten();
-    size.map(|(width, _)| usize::from(width.0))
+    here.then(terminal_size::terminal_size).flatten()
 }
 
-fn print(text: &str) -> Result<(), String> {
+fn width() -> Option<usize> {
+    terminal().map(|(Width(columns), _)| usize::from(columns))
+}
+
+pub(super) fn print(text: &str) -> Result<(), String> {
     let mut out = std::io::stdout();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     written.map_err(|e| e.to_string())
@@ -331,91 +402,8 @@ const SHORTEST: usize = 8;
 const LEFT_OUT: [usize; 4] = [6, 7, 4, 3];
 /// Characters; a warning is the longest text.
 const MAX_TEXT: usize = 400;
-/// Chosen: a person sees a change, and berth does not notice the watching.
-const EVERY: Duration = Duration::from_secs(2);
-/// To the upper left, and everything away.
-const CLEAR: &str = "\x1b[H\x1b[2J";
 const TOKEN: &str = "BERTH_ADMIN_TOKEN";
 const OTHER: &str = "the berth that runs is of another version";
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn document() -> Vec<u8> {
-        let counts = |a: u32, b: u32, c: u32| json!({"15m": a, "1h": b, "24h": c});
-        let pair = |credential: &str, model: &str, state: &str, left: Option<u64>| {
-            json!({
-                "credential": credential, "model": model, "state": state, "left_ms": left,
-                "refused": counts(2, 9, 120), "admitted": counts(14, 60, 1_400), "future": [1],
-            })
-        };
-        let credential = |id: &str, in_flight: u32, state: &str| json!({"id": id, "in_flight": in_flight, "state": state});
-        let document = json!({
-            "version": "0.1.0", "uptime_s": 11_100, "draining": true,
-            "credentials": [
-                credential("campus-a", 3, "ready"),
-                credential("campus-of-the-long-name", 0, "rejected"),
-                credential("spare", 0, "ready"),
-            ],
-            "pairs": [
-                pair("campus-a", "*", "ready", None),
-                pair("campus-a", "gpt-5.6-sol", "cooling", Some(3_500)),
-                pair("campus-a", "gpt-5.6-sol-extended-20260901", "ready", None),
-                pair("campus-of-the-long-name", "*", "rejected", Some(900_000)),
-            ],
-            "models": [
-                {"model": "gpt-5.6-sol", "full": true, "waiting": 4},
-                {"model": "\u{1b}[2Jx", "full": true, "waiting": 0},
-            ],
-            "warnings": ["audit: 1 lines lost since the start; the log says why\n\u{7}"],
-        });
-        document.to_string().into_bytes()
-    }
-
-    #[test]
-    fn the_table_is_as_promised_at_every_width() {
-        let golden = include_str!("../../tests/golden/status.txt");
-        let mut shown = String::new();
-        for width in [None, Some(80), Some(60), Some(20)] {
-            let table = table(&document(), width).unwrap();
-            let name = width.map_or("no terminal".to_owned(), |width| format!("{width} columns"));
-            let _ = write!(shown, "--- {name}\n{table}");
-        }
-        assert_eq!(shown, golden);
-    }
-
-    #[test]
-    fn no_line_of_the_table_is_wider_than_the_terminal() {
-        let mut asked = 0;
-        for width in 44..140 {
-            let text = table(&document(), Some(width)).unwrap();
-            let (_, table) = text.split_once("\n\n").unwrap();
-            assert!(
-                table.lines().all(|line| line.len() <= width),
-                "{width}\n{table}"
-            );
-            asked += table.lines().count();
-        }
-        assert_eq!(asked, 96 * 5);
-    }
-
-    #[test]
-    fn nothing_that_a_terminal_obeys_is_printed() {
-        let text = table(&document(), None).unwrap();
-        assert!(
-            text.chars()
-                .all(|c| c == '\n' || c == ' ' || c.is_ascii_graphic())
-        );
-        assert!(
-            json(&document())
-                .unwrap()
-                .chars()
-                .all(|c| c == '\n' || !c.is_control())
-        );
-        for other in [&b""[..], b"{}", b"[]", b"\xff"] {
-            assert_eq!(table(other, None), Err(OTHER.to_owned()));
-        }
-    }
-}
+mod tests;

@@ -56,6 +56,7 @@ pub struct Secrets {
     bearer: HeaderValue,
     headers: Vec<(HeaderName, HeaderValue)>,
     expires: Option<Expiry>,
+    route: Option<TokenRoute>,
 }
 
 /// A secret of a credential could not be had.
@@ -149,6 +150,11 @@ impl Credential {
     /// When what it sends ends, where that says so.
     pub fn secret_expires(&self) -> Option<Expiry> {
         self.secrets().expires
+    }
+
+    /// The way in that what it sends names.
+    pub fn token_route(&self) -> Option<TokenRoute> {
+        self.secrets().token_route()
     }
 
     /// A number that only its id decides.
@@ -317,7 +323,7 @@ impl Secrets {
 
     /// The way in that its token names; `None` where the secret is no token.
     pub fn token_route(&self) -> Option<TokenRoute> {
-        TokenRoute::of(&self.secret)
+        self.route.clone()
     }
 
     /// Reads what `spec` names.
@@ -350,6 +356,7 @@ impl Secrets {
         }
         Ok(Secrets {
             expires: Expiry::of(secret.expose_secret()),
+            route: TokenRoute::of(&secret),
             secret,
             plain,
             bearer,

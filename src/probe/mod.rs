@@ -51,7 +51,7 @@ pub struct Options {
     #[arg(long, value_name = "ID")]
     credential: Vec<String>,
     /// Compare label:NAME, route (the host and iss claims of a token) or upstream.
-    #[arg(long, value_name = "WHAT", value_parser = kind)]
+    #[arg(long, value_name = "WHAT", value_parser = Kind::argument)]
     by: Option<Kind>,
     /// Send without asking first.
     #[arg(long)]
@@ -225,8 +225,4 @@ async fn ask(parties: Vec<Party>, rules: &Arc<Rules>, model: &str, bounds: Bound
     let mut rows = asked.join_all().await;
     rows.sort_by_key(|(place, _)| *place);
     rows.into_iter().map(|(_, row)| row).collect()
-}
-
-fn kind(text: &str) -> Result<Kind, String> {
-    Kind::parse(text).ok_or_else(|| "there are: label:NAME, route, upstream".to_owned())
 }

@@ -108,10 +108,10 @@ pub fn hurry_beyond(place: &Place, most: usize) {
     for path in generations.iter().take(spare) {
         match ask_to_stop(path, Haste::Stop) {
             Ok(Some((pid, _, _))) => {
-                log::warn!("process {pid} is hurried: process.max_generations is {most}");
+                log::warn!(pid, max_generations = most; "an old process is hurried, there are too many");
             }
             Ok(None) => {}
-            Err(why) => log::warn!("{why}"),
+            Err(why) => log::warn!(reason:% = why; "an old process cannot be hurried"),
         }
     }
 }

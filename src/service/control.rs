@@ -265,7 +265,7 @@ impl Control {
                     continue;
                 }
                 Err(e) => {
-                    log::warn!("the control socket: {e}");
+                    log::warn!(error:% = e; "the control socket cannot accept");
                     tokio::time::sleep(AGAIN).await;
                     continue;
                 }
@@ -274,7 +274,7 @@ impl Control {
             match stream.peer_cred() {
                 Ok(peer) if peer.uid() == ours || peer.uid() == 0 => {}
                 _ => {
-                    log::warn!("the control socket: somebody of another user was turned away");
+                    log::warn!("somebody of another user was turned away from the control socket");
                     continue;
                 }
             }

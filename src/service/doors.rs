@@ -176,7 +176,11 @@ impl Doors {
                 None => "http",
             };
             let (address, admin) = (entrance.address, serving.admin);
-            log::info!("serving on {scheme}://{address}; admin on http://{admin}");
+            log::info!(
+                listener:% = format_args!("{scheme}://{address}"),
+                admin:% = format_args!("http://{admin}");
+                "serving"
+            );
         }
         Ok(())
     }

@@ -207,7 +207,7 @@ impl Handover {
             .say(&Word::Yours, &Sockets::default(), until)
             .and_then(|()| self.hear(until, |it| matches!(it, Answer::Settled).then_some(())));
         if settled.is_err() {
-            log::warn!("process {pid} serves, but has not said that systemd knows it");
+            log::warn!(pid; "the new process serves, but has not said that systemd knows it");
         }
         Ok(Successor {
             pid,
@@ -262,7 +262,7 @@ impl Handover {
         match told {
             // Nothing of it was sent.
             Err(ChannelError::Garbled(why)) => {
-                log::warn!("what was learned is not handed over: {why}");
+                log::warn!(reason:% = why; "what was learned is not handed over");
                 let learned = serde_json::Value::Null;
                 self.say(&Word::Learned { learned }, &Sockets::default(), until)
             }

@@ -45,7 +45,7 @@ impl Heir {
             .set_nonblocking(true)
             .and_then(|()| UnixStream::from_std(stream));
         if let Err(e) = &stream {
-            log::warn!("the process that took over hears nothing more: {e}");
+            log::warn!(error:% = e; "the process that took over hears nothing more");
         }
         Heir {
             stream: stream.ok(),
@@ -110,7 +110,7 @@ pub fn hear(mut channel: Channel, edge: Arc<Edge>) {
                 Ok(_) | Err(ChannelError::Late) => {}
                 Err(ChannelError::Ended) => break,
                 Err(error) => {
-                    log::warn!("the process before this one: {error}");
+                    log::warn!(error:%; "the process before this one cannot be understood");
                     break;
                 }
             }
@@ -120,7 +120,7 @@ pub fn hear(mut channel: Channel, edge: Arc<Edge>) {
     };
     let thread = std::thread::Builder::new().name("predecessor".to_owned());
     if let Err(e) = thread.spawn(hearing) {
-        log::warn!("what the process before this one still meets is not heard: {e}");
+        log::warn!(error:% = e; "what the process before this one still meets is not heard");
     }
 }
 

@@ -148,7 +148,7 @@ type Own<'a> = (&'a Program, &'a Arc<Sockets>, &'a Arc<Edge>);
 /// socket, and whoever asked for the reload may have moved the audit file.
 fn goes_on(edge: &Edge, control: &Control) {
     if let Err(e) = control.publish() {
-        log::error!("{e}");
+        log::error!(error:% = e; "the control socket is lost");
     }
     edge.trail.reopen_audit();
 }
@@ -168,13 +168,13 @@ async fn serve(
                     Ok(successor) => {
                         own.2.trail.handed_over(Came::Ok);
                         let (pid, build) = (successor.pid, successor.build.clone());
-                        log::info!("process {pid} (version {build}) serves now");
+                        log::info!(pid, version:% = build; "a new process serves now");
                         tell(asker, Ok(Reloaded { pid, build }));
                         return End::HandedOver(successor);
                     }
                     Err(refusal) => {
                         own.2.trail.handed_over(Came::Failed);
-                        log::error!("not reloaded, this process serves on: {refusal}");
+                        log::error!(reason:% = refusal; "not reloaded, this process serves on");
                         goes_on(own.2, control);
                         notify::ready("serving; the last reload failed, see the log");
                         tell(asker, Err(NotReloaded::Refused(refusal)));
@@ -183,7 +183,7 @@ async fn serve(
             }
             _ = signals.hangup.recv() => match under_way {
                 None => under_way = begin(own, None),
-                Some(_) => log::warn!("SIGHUP: {BUSY}"),
+                Some(_) => log::warn!(reason = BUSY; "a SIGHUP is left alone"),
             },
             _ = signals.terminate.recv() => {
                 give_up(under_way).await;
@@ -242,11 +242,11 @@ async fn drains(
             () = sessions.none_left(drain::SETTLE) => break,
             () = tokio::time::sleep_until(until.into()) => {
                 let open = sessions.open();
-                log::warn!("{open} sessions are cut: {} is over", haste.key());
+                log::warn!(open, limit = haste.key(); "sessions are cut, their time is over");
                 break;
             }
             _ = say.tick() => {
-                log::info!("draining: {} sessions are open", sessions.open());
+                log::info!(open = sessions.open(); "draining");
                 continue;
             }
             () = told(&mut heir, edge), if successor => {
@@ -256,7 +256,7 @@ async fn drains(
                     orphaned = !control.place().is_served().await;
                     match orphaned {
                         true => log::error!(
-                            "the process that took over has ended; this one only drains"
+                            "the process that took over has ended, this one only drains"
                         ),
                         false => log::info!("the process that took over has handed over too"),
                     }
@@ -266,7 +266,7 @@ async fn drains(
             _ = signals.terminate.recv() => haste.more(),
             _ = signals.interrupt.recv() => Haste::Now,
             _ = signals.hangup.recv() => {
-                log::warn!("SIGHUP: {DRAINS}");
+                log::warn!(reason = DRAINS; "a SIGHUP is left alone");
                 continue;
             }
             Some(order) = orders.recv() => match order {
@@ -283,7 +283,7 @@ async fn drains(
         if wanted > haste {
             haste = wanted;
             until = until.min(Instant::now() + process.time(haste));
-            log::info!("draining: hurried, {} counts", haste.key());
+            log::info!(limit = haste.key(); "draining is hurried");
         }
     }
     if let Some(heir) = heir.filter(|_| successor) {
@@ -332,10 +332,10 @@ fn begin((program, sockets, edge): Own<'_>, asker: Option<Asker>) -> Option<Unde
         // A container ends with its first process, however well another serves.
         tell(asker, Err(NotReloaded::Busy(FIRST)));
         edge.trail.handed_over(Came::Failed);
-        log::error!("not reloaded: {FIRST}");
+        log::error!(reason = FIRST; "not reloaded, this process serves on");
         return None;
     }
-    log::info!("reloading: {} is started", program.path.display());
+    log::info!(program:% = program.path.display(); "reloading");
     match Handover::begin(program) {
         Ok((handover, closer)) => {
             notify::reloading();
@@ -349,7 +349,7 @@ fn begin((program, sockets, edge): Own<'_>, asker: Option<Asker>) -> Option<Unde
         }
         Err(refusal) => {
             edge.trail.handed_over(Came::Failed);
-            log::error!("not reloaded, this process serves on: {refusal}");
+            log::error!(reason:% = refusal; "not reloaded, this process serves on");
             tell(asker, Err(NotReloaded::Refused(refusal)));
             None
         }
@@ -376,10 +376,7 @@ async fn give_up(mut under_way: Option<UnderWay>) {
         it.closer.close();
     }
     if let Ok(successor) = outcome(&mut under_way).await {
-        log::warn!(
-            "process {} serves already, and has to be stopped too",
-            successor.pid
-        );
+        log::warn!(pid = successor.pid; "the new process serves already, and has to be stopped too");
     }
     let asker = under_way.and_then(|it| it.asker);
     tell(asker, Err(NotReloaded::Busy(STOPS)));

@@ -53,7 +53,7 @@ impl Sockets {
             match given.take_tcp_listener(index) {
                 Ok(Some(listener)) => sockets.inherit(listener),
                 Ok(None) => {}
-                Err(e) => log::warn!("a socket that systemd gave is left alone: {e}"),
+                Err(e) => log::warn!(error:% = e; "a socket that systemd gave is left alone"),
             }
         }
         sockets
@@ -126,7 +126,7 @@ impl Sockets {
         match ready {
             Ok(address) if self.addresses().any(|known| known == address) => {}
             Ok(address) => self.0.push(Socket { address, listener }),
-            Err(e) => log::warn!("an inherited socket cannot be used: {e}"),
+            Err(e) => log::warn!(error:% = e; "an inherited socket cannot be used"),
         }
     }
 }

@@ -100,7 +100,7 @@ fn take(old: &mut Takeover, path: &Path) -> Result<Life, Refusal> {
     fresh.open()?;
     if let Err(why) = old.serving() {
         // Whoever died there serves no more, and this process does.
-        log::warn!("{why}; this process serves all the same");
+        log::warn!(reason:% = why; "the process before this one is lost, this one serves all the same");
     }
     notify::ready("serving");
     fresh.keep_sockets();
@@ -135,7 +135,7 @@ impl Fresh {
     ) -> Result<Fresh, Refusal> {
         let (sockets, gone) = inherited.claim(&serving.addresses()).map_err(failed)?;
         for address in &gone {
-            log::info!("{address} is not listened on any more");
+            log::info!(address:%; "an address is not listened on any more");
         }
         let program = Program::own(path).map_err(failed)?;
         let doors = Doors::new(&edge, &serving).map_err(failed)?;

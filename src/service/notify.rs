@@ -61,7 +61,7 @@ pub fn keep(sockets: &Sockets) {
         let name = store_name(address);
         let state = [NotifyState::FdStore, NotifyState::FdName(&name)];
         if let Err(e) = sd_notify::notify_with_fds(&state, &[socket]) {
-            log::warn!("systemd cannot be given the socket of {address}: {e}");
+            log::warn!(address:%, error:% = e; "systemd cannot be given a socket");
         }
     }
 }
@@ -83,8 +83,8 @@ pub fn barrier() {
     });
     match waited {
         Ok(true) => {}
-        Ok(false) => log::warn!("systemd has not read its messages within 5 s"),
-        Err(e) => log::warn!("systemd cannot be waited for: {e}"),
+        Ok(false) => log::warn!(within_s = BARRIER.tv_sec; "systemd has not read its messages"),
+        Err(e) => log::warn!(error:% = e; "systemd cannot be waited for"),
     }
 }
 
@@ -98,6 +98,6 @@ fn closed(mut pipe: PipeReader) -> std::io::Result<bool> {
 
 fn say(state: &[NotifyState<'_>]) {
     if let Err(e) = sd_notify::notify(state) {
-        log::warn!("systemd cannot be told: {e}");
+        log::warn!(error:% = e; "systemd cannot be told");
     }
 }

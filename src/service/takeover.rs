@@ -74,7 +74,7 @@ impl Takeover {
             if let Some(Word::Learned { learned }) = word {
                 return Ok(serde_json::from_value(learned)
                     .inspect_err(|e| {
-                        log::warn!("what was learned so far is lost, it cannot be read: {e}");
+                        log::warn!(error:% = e; "what was learned so far is lost, it cannot be read");
                     })
                     .ok());
             }
@@ -101,7 +101,7 @@ impl Takeover {
     /// Says that all is done.
     pub fn settled(&mut self) {
         if let Err(why) = self.say(&Answer::Settled) {
-            log::warn!("{why}");
+            log::warn!(reason:% = why; "the process before this one does not know that all is done");
         }
     }
 

@@ -113,6 +113,13 @@ impl Berth {
         self.child = Some(child);
     }
 
+    /// Starts it once more, after its process has ended.
+    pub async fn again(&mut self) {
+        assert!(!self.lives());
+        self.run(Command::new(self.program()), Stdio::null());
+        assert!(self.becomes_ready().await, "{}", self.log());
+    }
+
     /// What another command of berth says of the same configuration.
     pub fn command(&self, arguments: &[&str]) -> Output {
         let file = self.dir.path().join("berth.yaml");

@@ -23,6 +23,7 @@ use http::{HeaderMap, Method, Response, StatusCode, Uri, header};
 use pingora::apps::http_app::ServeHttp;
 use pingora::protocols::http::ServerSession;
 
+use super::status::Status;
 use super::trail::Trail;
 use crate::pool::CredentialId;
 pub use control::{Control, Order, UnknownCredential};
@@ -104,7 +105,7 @@ impl Admin {
         }
         match (uri.path(), method.as_str()) {
             ("/", "GET" | "HEAD") => {
-                let status = self.trail.status(&self.control.snapshot(), now);
+                let status = self.status(uri, now)?;
                 Ok(answer(
                     StatusCode::OK,
                     "text/html; charset=utf-8",
@@ -112,7 +113,7 @@ impl Admin {
                 ))
             }
             ("/status", "GET" | "HEAD") => {
-                let status = self.trail.status(&self.control.snapshot(), now);
+                let status = self.status(uri, now)?;
                 Ok(json(StatusCode::OK, &status))
             }
             ("/metrics", "GET" | "HEAD") => {
@@ -124,6 +125,14 @@ impl Admin {
             }
             (path, _) => self.order(path, method, uri.query()),
         }
+    }
+
+    fn status(&self, uri: &Uri, now: Instant) -> Result<Status, Refusal> {
+        let by = query::by(uri.query().unwrap_or_default())
+            .map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why))?;
+        let mut status = self.trail.status(&self.control.snapshot(), now);
+        status.groups = by.map(|kind| status.grouped(&kind));
+        Ok(status)
     }
 
     fn order(
@@ -149,7 +158,7 @@ impl Admin {
             )
         };
         let credential = CredentialId::new(id).ok_or_else(unknown)?;
-        log::info!("admin: {verb} {credential}");
+        log::info!(order = verb, credential:%; "an operator gave an order");
         match self.control.order(&credential, &order) {
             Ok(()) => Ok(json(
                 StatusCode::OK,

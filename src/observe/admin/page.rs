@@ -12,6 +12,7 @@
 
 mod chart;
 mod credentials;
+mod groups;
 mod markup;
 mod orders;
 mod refusals;
@@ -73,6 +74,7 @@ fn write_page(page: &mut String, status: &Status, orders: Orders) -> fmt::Result
     )?;
     summary(page, status)?;
     credentials::section(page, status)?;
+    groups::section(page, status)?;
     sentence::section(page, status)?;
     refusals::section(page, status)?;
     rules::section(page, status)?;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::Order;
+use crate::observe::groups::Kind;
 
 /// The order that `verb` and its query ask for, or what is wrong with them.
 pub(super) fn order(verb: &str, query: &str) -> Result<Order, String> {
@@ -33,6 +34,17 @@ pub(super) fn order(verb: &str, query: &str) -> Result<Order, String> {
             time: checked_time(&time.ok_or(WHAT_FOR)?)?,
         }),
     }
+}
+
+/// By what credentials are to be grouped, or what is wrong with that. Reading does no harm, so what else
+/// there is in the query is left alone.
+pub(super) fn by(query: &str) -> Result<Option<Kind>, String> {
+    let value = query.split('&').find_map(|pair| pair.strip_prefix("by="));
+    let Some(value) = value.filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    let word = decoded(value).ok_or("`by` is not well encoded")?;
+    Kind::argument(&word).map(Some)
 }
 
 fn checked_model(model: String) -> Result<String, String> {
@@ -103,6 +115,17 @@ mod tests {
             order("hold-out", "for=30days&model=*"),
             hold_out(None, 2_592_000)
         );
+    }
+
+    #[test]
+    fn groups_are_asked_for_as_a_kind_is_written() {
+        let kind = Kind::Label("cohort & more".to_owned());
+        assert_eq!(by(&kind.query()), Ok(Some(kind)));
+        assert_eq!(by("x=1&by=route"), Ok(Some(Kind::Route)));
+        assert_eq!((by(""), by("by=")), (Ok(None), Ok(None)));
+        for odd in ["by=label:", "by=account", "by=%zz"] {
+            assert!(by(odd).is_err(), "{odd}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::observe::audit::Audit;
+use crate::observe::otlp::Spans;
 use crate::observe::scrape::tests::pool;
 use crate::observe::snapshot::Snapshot;
 
@@ -45,7 +46,8 @@ fn desk(token: Option<&str>) -> Desk {
 
 fn desk_of(token: Option<&str>, fake: Fake) -> Desk {
     let fake = Arc::new(fake);
-    let trail = Arc::new(Trail::new(Audit::to_log().unwrap(), Instant::now()).unwrap());
+    let spans = Spans::from_environment().unwrap();
+    let trail = Arc::new(Trail::new((Audit::to_log().unwrap(), spans), Instant::now()).unwrap());
     let admin = Admin::new(fake.clone(), trail, token.map(str::as_bytes));
     Desk { fake, admin }
 }

@@ -12,7 +12,7 @@
   async function renew() {
     let fresh;
     try {
-      const answer = await fetch("./", { cache: "no-store" });
+      const answer = await fetch(`./${location.search}`, { cache: "no-store" });
       if (!answer.ok) throw new Error(`it answers ${answer.status}`);
       const text = await answer.text();
       fresh = new DOMParser().parseFromString(text, "text/html").getElementById("live");

@@ -30,17 +30,20 @@ pub(super) fn section(page: &mut String, status: &Status) -> fmt::Result {
 fn row(page: &mut String, it: &RefusalStatus) -> fmt::Result {
     let clock = it.at.get(11..19).unwrap_or(&it.at);
     page.write_str("<tr role=\"row\">")?;
-    let time = format!("<time datetime=\"{}\">{clock}</time>", it.at);
+    // It may have come from the process before this one.
+    let (at, clock) = (Escaped(&it.at), Escaped(clock));
+    let time = format!("<time datetime=\"{at}\">{clock}</time>");
     cell(page, "Time", time)?;
     cell(page, "Credential", Escaped(&it.credential))?;
     let name = it.model.as_deref().unwrap_or("none");
     cell(page, "Model", Escaped(model(name)))?;
-    let mut refused = format!("{}, {}", it.verdict.replace('_', " "), shape(it.shape));
+    let (verdict, place) = (it.verdict.replace('_', " "), shape(&it.shape));
+    let mut refused = format!("{}, {}", Escaped(&verdict), Escaped(place));
     if let Some(code) = &it.code {
         write!(refused, ": <code>{}</code>", Escaped(code))?;
     }
     cell(page, "Refused", refused)?;
-    match (it.then, &it.next) {
+    match (&*it.then, &it.next) {
         (_, Some(next)) => cell(page, "Then", format!("{} was asked", Escaped(next)))?,
         ("commit", None) => cell(page, "Then", "passed on to the client")?,
         ("give_up", None) => cell(page, "Then", "the client had left")?,

@@ -52,7 +52,7 @@ fn streams(page: &mut String, status: &Status) -> fmt::Result {
         .iter()
         .filter(|it| it.verdict.starts_with("capacity"));
     let (inside, plain): (Vec<_>, Vec<_>) =
-        seats.partition(|it| matches!(it.shape, "sse" | "json_200" | "websocket"));
+        seats.partition(|it| matches!(&*it.shape, "sse" | "json_200" | "websocket"));
     if inside.is_empty() {
         return writeln!(
             page,

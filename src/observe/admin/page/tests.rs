@@ -1,8 +1,9 @@
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::admission::{PairState, Verdict};
 use crate::observe::allowances::Allowances;
+use crate::observe::groups::Kind;
 use crate::observe::hits::RuleHits;
 use crate::observe::record::tests::failed_over;
 use crate::observe::refusals::Refusals;
@@ -34,7 +35,8 @@ fn status(snapshot: &Snapshot) -> Status {
         let value = http::HeaderValue::from_static(value);
         (http::HeaderName::from_static(name), value)
     });
-    allowances.heard(&campus_a, &head.into_iter().collect(), Duration::ZERO);
+    let now = Instant::now();
+    allowances.heard(&campus_a, &head.into_iter().collect(), now);
     let spans = counts.spans(Duration::ZERO);
     let mut status = Status::new(
         snapshot,
@@ -43,7 +45,7 @@ fn status(snapshot: &Snapshot) -> Status {
         Duration::from_secs(90),
     );
     status.refusals = refusals.latest();
-    status.credentials[0].allowance = allowances.of(&campus_a, Duration::from_secs(12));
+    status.credentials[0].allowance = allowances.of(&campus_a, now + Duration::from_secs(12));
     status
 }
 
@@ -65,11 +67,14 @@ fn whatever_comes_from_outside_is_text() {
     let mut status = status(&snapshot);
     status.refusals[0].model = Some(HOSTILE.to_owned());
     status.refusals[0].next = Some(HOSTILE.to_owned());
+    let kind = Kind::Label(HOSTILE.to_owned());
+    status.groups = Some(status.grouped(&kind));
     let page = page(&status);
     let escaped = "&lt;script&gt;alert(&#39;&amp;&quot;&#39;)&lt;/script&gt;";
     // The pair in its row's name, its head and the sentence; upstream, label twice, basis, warning,
-    // full model, refusal twice.
-    assert_eq!(page.matches(escaped).count(), 11);
+    // full model, refusal twice; the link to the label's groups, the group twice, its model, the group of
+    // those without.
+    assert_eq!(page.matches(escaped).count(), 16);
     assert_eq!(page.matches("<script").count(), 1);
     assert_eq!(page.matches("</script").count(), 1);
 }
@@ -140,7 +145,7 @@ fn the_sentence_is_told_by_what_is_the_case() {
     snapshot.models.clear();
     snapshot.pairs[0].state = PairState::Limited;
     let mut status = status(&snapshot);
-    status.refusals[0].verdict = Verdict::RateLimit.as_str();
+    status.refusals[0].verdict = Verdict::RateLimit.as_str().into();
     let none = page(&status);
     for said in [
         "<dd id=\"full\">No:",
@@ -148,6 +153,29 @@ fn the_sentence_is_told_by_what_is_the_case() {
         "<dd id=\"refused\">No:",
     ] {
         assert!(none.contains(said), "{said}\n{none}");
+    }
+}
+
+#[test]
+fn credentials_are_compared_by_a_link() {
+    let mut status = status(&pool());
+    let before = page(&status);
+    for link in [
+        "<a href=\"./?by=label%3Acohort#groups\">cohort</a>",
+        "<a href=\"./?by=upstream#groups\">upstream</a>",
+    ] {
+        assert!(before.contains(link), "{before}");
+    }
+    status.groups = Some(status.grouped(&Kind::Label("cohort".to_owned())));
+    let grouped = page(&status);
+    for part in [
+        "#groups\" aria-current=\"true\">cohort</a>",
+        "scope=\"row\">new</th>",
+        "scope=\"row\">no cohort</th>",
+        "data-column=\"Ready\">0 of 1 credential</td>",
+        "data-column=\"1 hour\">1/0</td>",
+    ] {
+        assert!(grouped.contains(part), "{part}\n{grouped}");
     }
 }
 
