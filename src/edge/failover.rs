@@ -206,9 +206,12 @@ impl<'a> Course<'a> {
                     then: Then::FailOver,
                     possible_duplicate: attempt.report().was_connected(),
                 };
-                if let Some(failure) = attempt.report().failure() {
-                    log::debug!("{}: {}: {failure}", self.tale.id(), lease.credential().id());
-                }
+                log::warn!(
+                    "{}: credential {} gave no answer: {}",
+                    self.tale.id(),
+                    lease.credential().id(),
+                    attempt.report().failure().unwrap_or("it broke off"),
+                );
                 self.tale.attempt(&attempt, &name, ended);
                 let unsent = !attempt.report().was_connected();
                 self.keep(Refused::silent(Verdict::Transport));

@@ -23,6 +23,7 @@ use http::{HeaderMap, Method, Response, StatusCode, Uri, header};
 use pingora::apps::http_app::ServeHttp;
 use pingora::protocols::http::ServerSession;
 
+use super::log::ORDERS;
 use super::trail::Trail;
 use crate::pool::CredentialId;
 pub use control::{Control, Order, UnknownCredential};
@@ -149,13 +150,18 @@ impl Admin {
             )
         };
         let credential = CredentialId::new(id).ok_or_else(unknown)?;
-        log::info!("admin: {verb} {credential}");
         match self.control.order(&credential, &order) {
-            Ok(()) => Ok(json(
-                StatusCode::OK,
-                &serde_json::json!({"credential": id, "done": verb}),
-            )),
-            Err(UnknownCredential) => Err(unknown()),
+            Ok(()) => {
+                log::info!(target: ORDERS, "admin: {verb} {credential}");
+                Ok(json(
+                    StatusCode::OK,
+                    &serde_json::json!({"credential": id, "done": verb}),
+                ))
+            }
+            Err(UnknownCredential) => {
+                log::info!("admin: {verb} {credential} was not done: there is no such credential");
+                Err(unknown())
+            }
         }
     }
 
