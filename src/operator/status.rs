@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::observe::brief::brief;
 use crate::observe::status::SpanCounts;
 use crate::service::Place;
+use crate::terminal::ascii_json;
 
 /// Where the berth is that is asked.
 #[derive(Debug)]
@@ -112,7 +113,8 @@ fn ask(doors: &[AdminPort]) -> Result<Vec<u8>, String> {
 
 fn json(document: &[u8]) -> Result<String, String> {
     let document: serde_json::Value = serde_json::from_slice(document).map_err(|_| OTHER)?;
-    Ok(format!("{document:#}\n"))
+    let text = format!("{document:#}\n");
+    Ok(String::from_utf8_lossy(&ascii_json(text.as_bytes())).into_owned())
 }
 
 #[derive(Deserialize)]
@@ -172,7 +174,8 @@ pub fn table(document: &[u8], width: Option<usize>) -> Result<String, String> {
 fn head(status: &Status) -> String {
     let all = status.credentials.len();
     let ready = status.credentials.iter().filter(|it| it.state == "ready");
-    let in_flight: u64 = status.credentials.iter().map(|it| it.in_flight).sum();
+    let in_flight = status.credentials.iter().map(|it| it.in_flight);
+    let in_flight = in_flight.fold(0, u64::saturating_add);
     let mut text = format!(
         "berth {}, up {}: {} of {all} credentials ready, {in_flight} in flight\n",
         plain(&status.version),
@@ -387,6 +390,15 @@ mod tests {
     }
 
     #[test]
+    fn whoever_answers_may_count_as_far_as_numbers_go() {
+        let most = u64::MAX.to_string();
+        let text = String::from_utf8(document()).unwrap();
+        let text = text.replace("\"in_flight\":0", &format!("\"in_flight\":{most}"));
+        let table = table(text.as_bytes(), None).unwrap();
+        assert!(table.contains(&format!("{most} in flight\n")), "{table}");
+    }
+
+    #[test]
     fn no_line_of_the_table_is_wider_than_the_terminal() {
         let mut asked = 0;
         for width in 44..140 {
@@ -413,6 +425,13 @@ mod tests {
                 .unwrap()
                 .chars()
                 .all(|c| c == '\n' || !c.is_control())
+        );
+        let hostile = String::from_utf8(document()).unwrap();
+        let hostile = hostile.replace("campus-a", "\u{9b}31m\u{202e}");
+        let told = json(hostile.as_bytes()).unwrap();
+        assert!(
+            told.is_ascii() && told.contains("\\u009b31m\\u202e"),
+            "{told}"
         );
         for other in [&b""[..], b"{}", b"[]", b"\xff"] {
             assert_eq!(table(other, None), Err(OTHER.to_owned()));
