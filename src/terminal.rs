@@ -3,7 +3,8 @@
 //! Output that goes into a file or a pipe has one form, whatever the terminal beside it: no colours,
 //! [`PLAIN_WIDTH`] columns. A command that fails says what happened and what to do, in one place.
 
-use std::fmt;
+use std::borrow::Cow;
+use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -98,6 +99,30 @@ impl fmt::Display for Failure {
     }
 }
 
+/// A JSON text in printable ASCII, which says the same: what is not is written as `\u` and its number.
+/// A terminal obeys characters that do not print, the C1 controls and the direction marks among them.
+pub fn ascii_json(text: &[u8]) -> Cow<'_, [u8]> {
+    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n');
+    if text.iter().all(is_plain) {
+        return Cow::Borrowed(text);
+    }
+    let mut plain = String::with_capacity(text.len() + 64);
+    for c in String::from_utf8_lossy(text).chars() {
+        match c {
+            ' '..='~' | '\n' => plain.push(c),
+            // Raw, they stand between values only.
+            '\t' | '\r' => plain.push(' '),
+            c => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    // Writing to a string does not fail.
+                    let _ = write!(plain, "\\u{unit:04x}");
+                }
+            }
+        }
+    }
+    Cow::Owned(plain.into_bytes())
+}
+
 /// Writes `text` to standard output.
 ///
 /// # Errors
@@ -109,5 +134,24 @@ pub fn print(text: &str) -> Result<(), Failure> {
     match done.as_ref().err().and_then(Failure::of_output) {
         Some(failure) => Err(failure),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_the_same_in_plain_letters() {
+        let text = "{\t\"a\":\r\"\u{9b}31m\u{202e}é\u{1f600}\u{7f}\"\n}";
+        let plain = String::from_utf8(ascii_json(text.as_bytes()).into_owned()).unwrap();
+        assert_eq!(
+            plain,
+            "{ \"a\": \"\\u009b31m\\u202e\\u00e9\\ud83d\\ude00\\u007f\"\n}"
+        );
+        let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        assert_eq!(read(&plain), read(text));
+        // What is no UTF-8 is no JSON; a terminal may take it for a control all the same.
+        assert_eq!(&*ascii_json(b"a\x9bb"), b"a\\ufffdb");
     }
 }

@@ -87,13 +87,38 @@ async fn an_outage_is_a_few_lines_of_the_log_and_a_count() {
         "{said} of at most {most}\n{}",
         berth.log()
     );
+    // No other line has to come.
     until_async("the count of what was left out", async || {
-        assert_eq!(berth.ask(responses()).await.status, 200);
         berth
             .log()
             .contains("more lines of this kind were left out lines=")
     })
     .await;
+}
+
+#[tokio::test]
+async fn each_order_is_in_the_log_and_none_that_was_not_done() {
+    let nobody = format!("http://{}/v1", common::free_port());
+    let berth = Berth::start(&config(&nobody, "a", "")).await;
+    let unknown = berth.operate("POST", "/credentials/nosuch/drain").await;
+    assert_eq!(unknown.status, 404);
+    for _ in 0..15 {
+        berth.reset("a").await;
+    }
+    let log = berth.log();
+    assert_eq!(log.matches("admin: reset a\n").count(), 15, "{log}");
+    assert!(!log.contains("admin: drain nosuch\n"), "{log}");
+    assert!(log.contains("admin: drain nosuch was not done"), "{log}");
+}
+
+#[tokio::test]
+async fn what_broke_and_whose_it_was_is_in_the_log() {
+    let nobody = format!("http://{}/v1", common::free_port());
+    let berth = Berth::start(&config(&nobody, "a", "")).await;
+    assert_eq!(berth.ask(responses()).await.status, 503);
+    let line = "credential a gave no answer: ConnectRefused";
+    until_async("the line", async || berth.log().contains(line)).await;
+    assert!(berth.log().contains("WARN"), "{}", berth.log());
 }
 
 #[tokio::test]

@@ -276,3 +276,27 @@ async fn an_upstream_of_anthropic_is_asked_in_its_own_words() {
         assert!(request.headers.contains(&version), "{request:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_without_output_says_nothing_about_seats() {
+    let scene = Scene::set();
+    let endless = [Step::EndlessLifecycle];
+    let program = Program::default().with("sk-planted-2", "admitted", endless, Then::Last);
+    scene.sim.set_program(program).unwrap();
+    let asked = ["--model", "gpt-sim", "--yes", "--credential", "admitted"];
+    let (code, told, _) = scene.probe(&asked).await;
+    assert_eq!(code, 0);
+    assert_eq!(
+        row(&told, "admitted")[1..4],
+        ["unjudged", "-", "200"],
+        "{told}"
+    );
+    assert!(
+        told.contains("no output within admission.hold.max_bytes"),
+        "{told}"
+    );
+    assert!(
+        told.contains("\nNo answer says anything about seats."),
+        "{told}"
+    );
+}

@@ -170,10 +170,15 @@ async fn a_berth_is_asked_by_its_configuration_without_a_token_and_by_its_url_wi
     let url = format!("http://{}/", berth.admin);
     let (code, told) = ask(&["--admin", &url], Some(TOKEN));
     assert!(code == Some(0) && told.contains("\na "), "{told}");
-    for token in [None, Some("wrong")] {
-        let (code, told) = ask(&["--admin", &url], token);
+    let clients = format!("http://{}/", berth.addr);
+    for (url, token, expected) in [
+        (&url, None, "put it into BERTH_ADMIN_TOKEN"),
+        (&url, Some("wrong"), "does not accept this token"),
+        (&clients, Some(TOKEN), "is no admin port"),
+    ] {
+        let (code, told) = ask(&["--admin", url], token);
         assert_eq!(code, Some(1), "{told}");
-        assert!(told.contains("does not accept this token"), "{told}");
+        assert!(told.contains(expected), "{told}");
     }
 }
 

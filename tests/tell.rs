@@ -1,8 +1,9 @@
 //! `berth explain` and `berth audit`, from the command line: what is printed is compared with golden
 //! files. `BERTH_BLESS=1` writes these anew; read the diff.
 
+use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 const LOG: &str = "tests/golden/tell/audit.jsonl";
 const CONFIG: &str = "tests/golden/tell/berth.yaml";
@@ -121,6 +122,128 @@ fn a_request_is_found_after_its_line_was_moved_away() {
     let (story, _) = told(&["explain", IDS[0], "--audit", log]);
     assert!(story.starts_with(IDS[0]), "{story}");
     assert_eq!(told(&["audit", "--audit", log]).0.lines().count(), 5);
+}
+
+fn packed(text: &str) -> Vec<u8> {
+    let mut to = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    to.write_all(text.as_bytes()).unwrap();
+    to.finish().unwrap()
+}
+
+/// Three days, each in a file of its own, as logrotate leaves them; and the ids, the oldest first.
+fn three_days() -> (tempfile::TempDir, String, Vec<String>) {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("a.jsonl").to_str().unwrap().to_owned();
+    let line = std::fs::read_to_string(LOG).unwrap();
+    let line = line.lines().next().unwrap();
+    let ids = ["1", "2", "3"].map(|n| format!("br-01kn4embkvabcdefghjkmnpq0{n}"));
+    let days = [1, 2, 3].map(|day| {
+        let line = line.replace("2026-04-01T", &format!("2026-04-0{day}T"));
+        line.replace(IDS[0], &ids[day - 1]) + "\n"
+    });
+    std::fs::write(format!("{log}.2.gz"), packed(&days[0])).unwrap();
+    std::fs::write(format!("{log}.1"), &days[1]).unwrap();
+    std::fs::write(&log, &days[2]).unwrap();
+    (folder, log, ids.to_vec())
+}
+
+#[test]
+fn what_a_rotation_has_moved_away_is_read_as_far_as_it_is_needed() {
+    let (_folder, log, ids) = three_days();
+    let days = |since: &str| {
+        let (table, said) = told(&["audit", "--audit", &log, "--since", since, "--by", "day"]);
+        (table.matches("2026-04-0").count(), said)
+    };
+    let (all, said) = days("2026-03-29");
+    assert_eq!(all, 3, "{said}");
+    let read = format!("read: {log}.2.gz, {log}.1, {log}; its first request came at 2026-04-01T");
+    assert!(said.starts_with(&read), "{said}");
+    let (some, said) = days("2026-04-03");
+    assert_eq!(some, 1, "{said}");
+    assert!(!said.contains(".gz"), "{said}");
+    // A packed file alone, too.
+    let packed = format!("{log}.2.gz");
+    assert_eq!(told(&["audit", "--audit", &packed]).0.lines().count(), 1);
+    let (story, said) = told(&["explain", &ids[0], "--audit", &log]);
+    assert!(story.starts_with(&ids[0]), "{story}");
+    assert_eq!(said, format!("found in {packed}\n"));
+}
+
+/// What a command told and said of what came through a pipe.
+fn piped(arguments: &[&str], input: &[u8]) -> (String, String) {
+    let mut berth = Command::new(env!("CARGO_BIN_EXE_berth"))
+        .args(arguments)
+        .args(["--audit", "/dev/stdin"])
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    berth.stdin.take().unwrap().write_all(input).unwrap();
+    let output = berth.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn the_log_of_the_process_is_read_through_a_pipe() {
+    let lines = std::fs::read_to_string(LOG).unwrap();
+    let head = "Nov 29 22:02:18 edge berth[7]: [2026-11-29T22:02:18Z INFO  berth::audit] ";
+    let whole = lines.lines().filter(|line| line.ends_with('}'));
+    let mut journal = String::from("Nov 29 22:02:17 edge berth[7]: serving on http://[::1]:80\n");
+    whole.for_each(|line| journal.push_str(&format!("{head}{line}\n")));
+    for input in [journal.as_bytes().to_vec(), packed(&journal)] {
+        for id in IDS {
+            let (story, said) = piped(&["explain", id], &input);
+            assert!(story.starts_with(id), "{story}{said}");
+        }
+        let (told, said) = piped(&["audit"], &input);
+        assert_eq!(told.lines().count(), 5, "{said}");
+        assert!(told.lines().all(|line| line.starts_with("{\"ts\":")));
+        assert!(said.contains("not of an audit log, left out: 1"), "{said}");
+        assert!(!said.contains("full disk"), "{said}");
+    }
+    let half = format!("{head}{}", &lines[..100]);
+    let (_, said) = piped(&["explain", IDS[0]], half.as_bytes());
+    assert!(said.contains("is there and cannot be read"), "{said}");
+}
+
+#[test]
+fn a_slip_of_the_fingers_is_said() {
+    let slip = [
+        "audit",
+        "--audit",
+        LOG,
+        "-c",
+        CONFIG,
+        "--credential",
+        "campus-c",
+    ];
+    let (code, said) = failed(&slip);
+    assert_eq!(code, 2);
+    assert_eq!(
+        said,
+        "berth: no such credential; there are: campus-a, campus-b, annex; did you mean `campus-a`?\n"
+    );
+    let (none, said) = told(
+        &slip
+            .map(|it| if it == "-c" { "--since" } else { it })
+            .map(|it| if it == CONFIG { "2020-01-01" } else { it }),
+    );
+    assert_eq!(none, "");
+    assert!(said.contains("no request is what was asked for"), "{said}");
+}
+
+#[test]
+fn a_line_that_somebody_edited_does_not_steer_a_terminal() {
+    let lines = std::fs::read_to_string(LOG).unwrap();
+    let line = lines.lines().next().unwrap();
+    let edited = line.replacen("gpt-5.6-sol", "\u{9b}31m\u{202e}", 1);
+    let (told, _) = piped(&["audit"], edited.as_bytes());
+    assert!(told.is_ascii(), "{told}");
+    let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    assert_eq!(read(&told), read(&edited));
 }
 
 #[test]

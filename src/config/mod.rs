@@ -44,7 +44,7 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
-pub use problem::{Place, Problem, Problems};
+pub use problem::{Place, Problem, Problems, suggestion};
 
 use field::{Placed, Slot};
 use problem::Report;

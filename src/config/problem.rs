@@ -157,7 +157,7 @@ impl Report {
 }
 
 /// `; did you mean ...?` if one of `known` is near `word`, else nothing.
-pub(super) fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+pub fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     known
         .into_iter()
         .map(|name| (strsim::damerau_levenshtein(word, name), name))

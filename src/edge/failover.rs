@@ -206,12 +206,11 @@ impl<'a> Course<'a> {
                     then: Then::FailOver,
                     possible_duplicate: attempt.report().was_connected(),
                 };
-                if let Some(failure) = attempt.report().failure() {
-                    log::debug!(
-                        request:% = self.tale.id(), credential:% = lease.credential().id(),
-                        failure:%; "an attempt broke"
-                    );
-                }
+                log::warn!(
+                    request:% = self.tale.id(), credential:% = lease.credential().id(),
+                    failure = attempt.report().failure().unwrap_or("it broke off");
+                    "a credential gave no answer"
+                );
                 self.tale.attempt(&attempt, &name, ended);
                 let unsent = !attempt.report().was_connected();
                 self.keep(Refused::silent(Verdict::Transport));

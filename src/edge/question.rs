@@ -17,7 +17,7 @@ use pingora::http::RequestHeader;
 use pingora::protocols::http::client::HttpSession;
 use serde_json::json;
 
-use crate::admission::gate::{Gate, Refusal, Step, TERMINAL_WAIT};
+use crate::admission::gate::{CommitReason, Gate, Refusal, Step, TERMINAL_WAIT};
 use crate::admission::rules::Reading;
 use crate::admission::{Dialect, Endpoint, Shape, Verdict};
 use crate::observe::safe::{SafeCode, UpstreamRequestId};
@@ -49,8 +49,8 @@ pub struct Bounds {
 /// What it came to.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// The verdict.
-    pub verdict: Verdict,
+    /// What is known of it.
+    pub finding: Finding,
     /// Where a refusal was written.
     pub shape: Option<Shape>,
     /// The status, if a head came.
@@ -61,8 +61,32 @@ pub struct Reply {
     pub upstream_request_id: Option<UpstreamRequestId>,
     /// From the connect to the verdict.
     pub took: Duration,
-    /// What the network said, where there was no answer.
+    /// Why there is no verdict, or what the network said where there was no answer.
     pub fault: Option<String>,
+}
+
+/// What is known of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// It has a verdict.
+    Judged(Verdict),
+    /// A client would get it, but no output was seen: it says nothing about a seat.
+    Unjudged,
+}
+
+impl Finding {
+    /// What it is called.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Finding::Judged(verdict) => verdict.as_str(),
+            Finding::Unjudged => "unjudged",
+        }
+    }
+
+    /// Whether there was a seat.
+    pub fn was_admitted(self) -> bool {
+        matches!(self, Finding::Judged(verdict) if verdict.was_admitted())
+    }
 }
 
 impl Question {
@@ -103,7 +127,7 @@ impl Question {
     pub async fn ask(&self, upstream: &Upstream, secrets: &Secrets, bounds: Bounds) -> Reply {
         let started = Instant::now();
         let mut reply = Reply {
-            verdict: Verdict::Timeout,
+            finding: Finding::Judged(Verdict::Timeout),
             shape: None,
             status: None,
             code: None,
@@ -113,7 +137,7 @@ impl Question {
         };
         let asked = self.put(upstream, secrets, bounds.bytes, &mut reply);
         if let Ok(Err(error)) = tokio::time::timeout(bounds.time, asked).await {
-            reply.verdict = Verdict::Transport;
+            reply.finding = Finding::Judged(Verdict::Transport);
             // The kind alone: a context may hold what was sent.
             reply.fault = Some(error.etype().as_str().to_owned());
         }
@@ -201,8 +225,8 @@ impl Question {
         let mut terminal = None;
         loop {
             step = match step {
-                Step::Commit(_) => {
-                    reply.verdict = Verdict::Admitted;
+                Step::Commit(reason) => {
+                    reply.let_through(reason);
                     return Ok(());
                 }
                 Step::Refuse(refusal) => {
@@ -230,9 +254,24 @@ impl Question {
 }
 
 impl Reply {
+    fn let_through(&mut self, reason: CommitReason) {
+        let why = match reason {
+            CommitReason::Output | CommitReason::Complete => {
+                self.finding = Finding::Judged(Verdict::Admitted);
+                return;
+            }
+            CommitReason::HoldLimit | CommitReason::HoldTimeout => {
+                "no output within admission.hold.max_bytes"
+            }
+            CommitReason::Opaque | CommitReason::PassedOn => "in a form that cannot be read",
+        };
+        self.finding = Finding::Unjudged;
+        self.fault = Some(why.to_owned());
+    }
+
     fn refused(&mut self, refusal: &Refusal) {
         let facts = &refusal.facts;
-        self.verdict = refusal.ruling.verdict;
+        self.finding = Finding::Judged(refusal.ruling.verdict);
         self.shape = Some(refusal.shape);
         self.code = facts
             .code

@@ -302,18 +302,22 @@ impl Control for Edge {
     }
 }
 
-/// Looks up names and re-reads secrets, for as long as the process lives: what drains may still need
-/// both.
+/// Looks up names, re-reads secrets and flushes the log, for as long as the process lives: what drains may
+/// still need all of it.
 pub async fn tend(edge: Arc<Edge>) {
     /// How often secret files are looked at. Chosen: nobody waits longer for a rotation.
     const SECRETS_EVERY: Duration = Duration::from_secs(5);
+    /// How often the log says what it left out, should no line come that says it first.
+    const FLUSH_EVERY: Duration = Duration::from_secs(1);
     let mut names = tokio::time::interval(super::upstream::LOOK_UP_EVERY);
     let mut secrets = tokio::time::interval(SECRETS_EVERY);
+    let mut log = tokio::time::interval(FLUSH_EVERY);
     let mut told = BTreeSet::new();
     // The first look-up was made before anything was served.
     names.tick().await;
     loop {
         tokio::select! {
+            _ = log.tick() => log::logger().flush(),
             _ = names.tick() => look_up(&edge).await,
             _ = secrets.tick() => {
                 let edge = edge.clone();

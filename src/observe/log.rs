@@ -7,8 +7,9 @@
 //! A level says who is needed. `error`: berth does not do what it was told. `warn`: it goes on, and
 //! somebody should look. `info`: what happened. A library cannot know that: what pingora calls an error
 //! is mostly one client's connection, so [`level`] says what it is here. No place in the source says more
-//! than a few lines in a second (see [`super::flood`]), but for the audit, which is no message. How a
-//! line looks is in [`super::line`].
+//! than a few lines in a second (see [`super::flood`]), but for the audit, which is no message, and for
+//! orders, of which none may be missing. What was left out is said with the next line, or when the log is
+//! flushed, which [`crate::edge::state::tend`] does every second. How a line looks is in [`super::line`].
 
 use std::io::Write as _;
 use std::sync::{Mutex, PoisonError};
@@ -22,6 +23,9 @@ use super::line::Style;
 
 /// The audit, where it has no file of its own.
 pub const AUDIT: &str = "berth::audit";
+
+/// What an operator had done: each order is said.
+pub const ORDERS: &str = "berth::admin";
 
 /// Libraries that handle secrets on the wire.
 const BELOW: [&str; 6] = ["pingora", "h2", "hyper", "rustls", "tokio", "mio"];
@@ -62,7 +66,7 @@ impl<L: Log> Guarded<L> {
             return;
         }
         let level = level(record);
-        if record.target() != AUDIT {
+        if record.target() != AUDIT && record.target() != ORDERS {
             let place = Place {
                 module: record.module_path_static().unwrap_or_default(),
                 line: record.line().unwrap_or_default(),
@@ -72,9 +76,7 @@ impl<L: Log> Guarded<L> {
             let overdue = flood.overdue(now);
             let admitted = flood.admits(place, now);
             drop(flood);
-            for (place, lines) in overdue {
-                self.left_out(place, lines);
-            }
+            self.left_out(overdue);
             if !admitted {
                 return;
             }
@@ -89,16 +91,25 @@ impl<L: Log> Guarded<L> {
         );
     }
 
-    fn left_out(&self, place: Place, lines: u64) {
-        let facts = [("lines", Value::from(lines))];
-        self.below.log(
-            &Record::builder()
-                .args(format_args!("more lines of this kind were left out"))
-                .level(place.level)
-                .target(place.module)
-                .key_values(&facts)
-                .build(),
-        );
+    fn flush_at(&self, now: Instant) {
+        let mut flood = self.flood.lock().unwrap_or_else(PoisonError::into_inner);
+        let overdue = flood.overdue(now);
+        drop(flood);
+        self.left_out(overdue);
+    }
+
+    fn left_out(&self, overdue: Vec<(Place, u64)>) {
+        for (place, lines) in overdue {
+            let facts = [("lines", Value::from(lines))];
+            self.below.log(
+                &Record::builder()
+                    .args(format_args!("more lines of this kind were left out"))
+                    .level(place.level)
+                    .target(place.module)
+                    .key_values(&facts)
+                    .build(),
+            );
+        }
     }
 }
 
@@ -112,6 +123,7 @@ impl<L: Log> Log for Guarded<L> {
     }
 
     fn flush(&self) {
+        self.flush_at(Instant::now());
         self.below.flush();
     }
 }
@@ -232,10 +244,26 @@ mod tests {
     }
 
     #[test]
-    fn the_audit_is_never_cut_short() {
+    fn what_was_left_out_is_said_though_no_other_line_comes() {
         let (log, start) = (Guarded::new(Kept::default()), Instant::now());
-        (0..300).for_each(|_| say(&log, (Level::Info, AUDIT), start));
-        assert_eq!(said(&log).len(), 300);
+        (0..12).for_each(|_| say(&log, (Level::Info, "berth::edge"), start));
+        said(&log);
+        log.flush_at(start);
+        assert!(said(&log).is_empty());
+        log.flush_at(start + Duration::from_secs(1));
+        assert_eq!(
+            said(&log),
+            ["INFO berth::edge more lines of this kind were left out lines=2"]
+        );
+    }
+
+    #[test]
+    fn the_audit_and_orders_are_never_cut_short() {
+        for target in [AUDIT, ORDERS] {
+            let (log, start) = (Guarded::new(Kept::default()), Instant::now());
+            (0..300).for_each(|_| say(&log, (Level::Info, target), start));
+            assert_eq!(said(&log).len(), 300);
+        }
     }
 
     #[test]

@@ -55,8 +55,12 @@ impl fmt::Display for At {
 pub enum AskError {
     /// Nobody listens there.
     NotRunning(At),
-    /// It does not accept the token, or wants one.
+    /// It does not accept the token.
     Token(At),
+    /// It wants a token, and there was none.
+    NoToken(At),
+    /// It knows no such path: this is no admin port.
+    NoAdmin(At),
     /// Somebody listens, but what comes is not berth's answer.
     Unusable(At, String),
 }
@@ -68,6 +72,17 @@ impl fmt::Display for AskError {
             AskError::Token(at) => write!(
                 f,
                 "the berth at {at} does not accept this token; use the admin.token that it was started with"
+            ),
+            AskError::NoToken(at) => write!(
+                f,
+                "the berth at {at} wants its admin.token, and none was sent: put it into \
+                 BERTH_ADMIN_TOKEN, name its file with --token-file, or use -c FILE, which asks over \
+                 the control socket"
+            ),
+            AskError::NoAdmin(at) => write!(
+                f,
+                "what listens at {at} is no admin port (its status is 404): name the one in \
+                 admin.address, or use -c FILE"
             ),
             AskError::Unusable(at, why) => {
                 write!(f, "what listens at {at} gives no usable answer: {why}")
@@ -157,7 +172,9 @@ impl AdminPort {
         let (status, body) = parse(&answer).ok_or_else(|| unusable("it is not HTTP".into()))?;
         match status {
             200 => Ok(body.to_vec()),
+            401 if self.token.is_none() => Err(AskError::NoToken(self.at.clone())),
             401 => Err(AskError::Token(self.at.clone())),
+            404 => Err(AskError::NoAdmin(self.at.clone())),
             status => Err(unusable(format!("its status is {status}"))),
         }
     }
@@ -302,7 +319,7 @@ mod tests {
             ("HTTP/1.1 401 X\r\ncontent-length: 0\r\n\r\n", "this token"),
             (
                 "HTTP/1.1 404 X\r\ncontent-length: 0\r\n\r\n",
-                "its status is 404",
+                "is no admin port (its status is 404)",
             ),
             (
                 "HTTP/1.1 200 X\r\ncontent-length: 9\r\n\r\nshort",
@@ -322,6 +339,21 @@ mod tests {
             count += 1;
         }
         assert_eq!(count, 6);
+    }
+
+    #[test]
+    fn who_sent_no_token_is_told_how_to_send_one() {
+        let (at, _heard) = somebody("HTTP/1.1 401 X\r\ncontent-length: 0\r\n\r\n");
+        let error = AdminPort::new(at, None).get("/status").unwrap_err();
+        let said = error.to_string();
+        for way in [
+            "none was sent",
+            "BERTH_ADMIN_TOKEN",
+            "--token-file",
+            "-c FILE",
+        ] {
+            assert!(said.contains(way), "{said}");
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ use crate::observe::brief::brief;
 use crate::observe::groups::Kind;
 use crate::observe::status::SpanCounts;
 use crate::service::Place;
+use crate::terminal::ascii_json;
 
 /// Where the berth is that is asked.
 #[derive(Debug)]
@@ -117,7 +118,8 @@ fn ask(doors: &[AdminPort], by: Option<&Kind>) -> Result<Vec<u8>, String> {
 
 fn json(document: &[u8]) -> Result<String, String> {
     let document: serde_json::Value = serde_json::from_slice(document).map_err(|_| OTHER)?;
-    Ok(format!("{document:#}\n"))
+    let text = format!("{document:#}\n");
+    Ok(String::from_utf8_lossy(&ascii_json(text.as_bytes())).into_owned())
 }
 
 #[derive(Deserialize)]
@@ -213,7 +215,8 @@ pub fn table(document: &[u8], width: Option<usize>) -> Result<String, String> {
 fn head(status: &Status) -> String {
     let all = status.credentials.len();
     let ready = status.credentials.iter().filter(|it| it.state == "ready");
-    let in_flight: u64 = status.credentials.iter().map(|it| it.in_flight).sum();
+    let in_flight = status.credentials.iter().map(|it| it.in_flight);
+    let in_flight = in_flight.fold(0, u64::saturating_add);
     let mut text = format!(
         "berth {}, up {}: {} of {all} credentials ready, {in_flight} in flight\n",
         plain(&status.version),

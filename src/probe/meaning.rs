@@ -5,6 +5,7 @@
 //! nothing about seats, and is said as that.
 
 use crate::admission::Verdict;
+use crate::edge::question::Finding;
 
 /// What was answered to a credential, or to several.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,9 +22,9 @@ pub struct Answers {
 
 impl Answers {
     /// Of one credential.
-    pub fn of(name: &str, verdict: Verdict) -> Answers {
-        let admitted = usize::from(verdict.was_admitted());
-        let refused = usize::from(verdict == Verdict::Capacity);
+    pub fn of(name: &str, finding: Finding) -> Answers {
+        let admitted = usize::from(finding.was_admitted());
+        let refused = usize::from(finding == Finding::Judged(Verdict::Capacity));
         Answers {
             name: name.to_owned(),
             admitted,
@@ -125,12 +126,16 @@ fn names(all: &[Answers], which: impl Fn(&Answers) -> bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Verdict::{Admitted, Capacity, Quota};
+    use Finding::Unjudged;
 
-    fn credentials(verdicts: &[Verdict]) -> String {
-        let names = ["a", "b", "c"].iter().zip(verdicts);
+    const ADMITTED: Finding = Finding::Judged(Verdict::Admitted);
+    const CAPACITY: Finding = Finding::Judged(Verdict::Capacity);
+    const QUOTA: Finding = Finding::Judged(Verdict::Quota);
+
+    fn credentials(findings: &[Finding]) -> String {
+        let names = ["a", "b", "c"].iter().zip(findings);
         let all: Vec<Answers> = names
-            .map(|(name, verdict)| Answers::of(name, *verdict))
+            .map(|(name, finding)| Answers::of(name, *finding))
             .collect();
         of_credentials(&all)
     }
@@ -139,28 +144,32 @@ mod tests {
     fn the_contrast_decides() {
         for (verdicts, expected) in [
             (
-                &[Admitted, Admitted][..],
+                &[ADMITTED, ADMITTED][..],
                 "No credential is refused: the model has seats.",
             ),
             (
-                &[Capacity, Capacity],
+                &[CAPACITY, CAPACITY],
                 "All are refused: the model is full, and no credential is at fault.",
             ),
             (
-                &[Capacity, Admitted],
+                &[CAPACITY, ADMITTED],
                 "The model has seats, and not for a: it is a matter of these credentials.",
             ),
             (
-                &[Capacity],
+                &[CAPACITY],
                 "a is refused, and there is no other answer to compare: ask through more credentials.",
             ),
             (
-                &[Admitted, Quota],
+                &[ADMITTED, QUOTA],
                 "No credential is refused: the model has seats. Neither admitted nor refused for want \
                  of a seat: b.",
             ),
             (
-                &[Quota],
+                &[QUOTA],
+                "No answer says anything about seats. Neither admitted nor refused for want of a seat: a.",
+            ),
+            (
+                &[Unjudged],
                 "No answer says anything about seats. Neither admitted nor refused for want of a seat: a.",
             ),
         ] {

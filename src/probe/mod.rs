@@ -35,7 +35,10 @@ use crate::config::{self, Config};
 use crate::edge::question::{Bounds, Question, Reply};
 use crate::edge::upstream::Upstream;
 use crate::pool::{CredentialId, CredentialSpec, Secrets, TokenRoute};
-use crate::tell::group::{Groups, Kind};
+use crate::tell::{
+    self,
+    group::{Groups, Kind},
+};
 use crate::terminal::{self, Failure, Paint};
 
 /// What was asked.
@@ -126,13 +129,7 @@ fn choose<'a>(options: &Options, config: &'a Config) -> Result<Vec<&'a Credentia
             ))),
         };
     }
-    for id in &options.credential {
-        if !all.iter().any(|it| it.id.as_str() == id) {
-            let known: Vec<&str> = all.iter().map(|it| it.id.as_str()).collect();
-            let problem = format!("no such credential; there are: {}", known.join(", "));
-            return Err(Failure::Asked(problem));
-        }
-    }
+    tell::known(&options.credential, config)?;
     let named = |it: &&CredentialSpec| options.credential.iter().any(|id| it.id.as_str() == id);
     Ok(all.iter().filter(named).collect())
 }

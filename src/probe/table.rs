@@ -33,7 +33,7 @@ pub fn tell(rows: &[Row], groups: Option<(&str, &Groups)>, paint: Paint) -> Stri
     let mut text = columns(rows, paint);
     let answers: Vec<Answers> = rows
         .iter()
-        .map(|row| Answers::of(row.credential.as_str(), row.reply.verdict))
+        .map(|row| Answers::of(row.credential.as_str(), row.reply.finding))
         .collect();
     text.push('\n');
     if let Some((kind, groups)) = groups {
@@ -81,7 +81,7 @@ fn columns(rows: &[Row], paint: Paint) -> String {
     let heading = row_of(&heading, &widths, |_, cell| cell);
     let _ = writeln!(text, "{}", paint.dim(&heading));
     for (row, cells) in rows.iter().zip(&cells) {
-        let painted = |n, cell: String| match (n, row.reply.verdict.was_admitted()) {
+        let painted = |n, cell: String| match (n, row.reply.finding.was_admitted()) {
             (ANSWER, true) => paint.good(&cell),
             (ANSWER, false) => paint.bad(&cell),
             _ => cell,
@@ -115,7 +115,7 @@ fn cells(row: &Row) -> [String; 8] {
         .or(reply.fault.as_deref());
     [
         row.credential.to_string(),
-        reply.verdict.as_str().to_owned(),
+        reply.finding.as_str().to_owned(),
         or_nothing(reply.shape.map(|it| Shape::as_str(it).to_owned())),
         or_nothing(reply.status.map(|it| it.to_string())),
         or_nothing(code.map(str::to_owned)),

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::line::{Line, rfc3339};
-use super::log::{self, Search};
+use super::log::{self, Looked, Search};
 use super::{Found, Source, ticket, timeline, unreadable};
 use crate::observe::ids::RequestId;
 use crate::terminal::{self, Failure, Paint};
@@ -37,7 +37,9 @@ fn tell(options: &Options) -> Result<(), Failure> {
     let found = options.source.find()?;
     let bytes = look_for(id, &found)?;
     let Some(line) = Line::read(&bytes) else {
-        return Err(Failure::Undone(format!("the line of {id} cannot be read")));
+        return Err(Failure::Undone(format!(
+            "the line of {id} is there and cannot be read: it is cut (a full disk leaves half lines)"
+        )));
     };
     if options.ticket {
         if line.attempts.is_empty() {
@@ -67,30 +69,40 @@ fn parse(id: &str) -> Result<RequestId, Failure> {
     })
 }
 
-/// The line of the request: the newest file first, each from its end.
+/// The line of the request: the newest file first. Where only half of it is there, that half.
 fn look_for(id: RequestId, found: &Found) -> Result<Vec<u8>, Failure> {
     // As it is written; quotes within a value are escaped, so no value can pretend to be it.
     let needle = format!("\"request_id\":\"{id}\"");
     let is_it =
         |bytes: &[u8]| Line::read(bytes).is_some_and(|line| *line.request_id == *id.to_string());
-    let mut looked = String::new();
-    for path in found.files.iter().rev() {
-        let fail = |error| unreadable(path, &error);
-        match log::find_last(path, needle.as_bytes(), is_it).map_err(fail)? {
-            Search::Found(line) => return Ok(line),
-            Search::Nothing { lines } => {
-                let ts = |bytes: &[u8]| Line::read(bytes).map(|line| line.ts.to_string());
-                let times = match log::ends(path, ts).map_err(fail)? {
+    let ts = |bytes: &[u8]| Line::read(bytes).map(|line| line.ts.to_string());
+    let (mut through, mut half) = (String::new(), None);
+    for (number, path) in found.files.iter().enumerate() {
+        match log::find(path, needle.as_bytes(), is_it, ts).map_err(|e| unreadable(path, &e))? {
+            Search::Found(line) => {
+                if number > 0 {
+                    eprintln!("found in {}", path.display());
+                }
+                return Ok(line);
+            }
+            Search::Nothing(Looked { lines, cut, ends }) => {
+                half = half.or(cut);
+                let times = match ends {
                     Some((first, last)) => format!(", from {first} to {last}"),
                     None => String::new(),
                 };
-                looked.push_str(&format!("\n  {}: {lines} lines{times}", path.display()));
+                through.push_str(&format!("\n  {}: {lines} lines{times}", path.display()));
             }
         }
     }
+    if let Some(half) = half {
+        return Ok(half);
+    }
     let came = rfc3339(id.came());
     Err(Failure::Undone(format!(
-        "no request {id}. By its id it came at {came}; looked through:{looked}\n\
-         Name the log of that time with --audit FILE. A request has its line when it has ended."
+        "no request {id}. By its id it came at {came}; looked through:{through}\n\
+         Name the log of that time with --audit FILE (without `audit.path` these lines are in berth's own \
+         log: `journalctl -u berth | berth explain ID --audit /dev/stdin`). A request has its line when \
+         it has ended."
     )))
 }

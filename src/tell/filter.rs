@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use memchr::memmem::Finder;
 
-use super::line::{Attempt, Line, rfc3339};
+use super::line::{Attempt, Line, TIME_COMES_FIRST, rfc3339};
 use super::words;
 use crate::admission::Verdict;
 use crate::observe::words::Outcome;
@@ -76,6 +76,16 @@ impl Wanted {
 }
 
 impl Filter<'_> {
+    /// Nothing before this time is meant.
+    pub fn since(&self) -> Option<&str> {
+        self.wanted.since.as_ref().map(|since| since.0.as_str())
+    }
+
+    /// The credential that is meant.
+    pub fn credential(&self) -> Option<&str> {
+        self.wanted.credential.as_deref()
+    }
+
     /// Whether a line that was not read yet may be meant.
     pub fn may_want(&self, line: &[u8]) -> bool {
         let time = line
@@ -163,9 +173,6 @@ impl FromStr for Moment {
         Ok(Moment(rfc3339(moment)))
     }
 }
-
-/// How every line begins that berth wrote.
-const TIME_COMES_FIRST: &[u8] = br#"{"ts":""#;
 
 /// Bytes of a time, `2026-11-29T16:52:28.454Z`.
 const TIME: usize = 24;

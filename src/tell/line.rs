@@ -8,7 +8,11 @@ use std::borrow::Cow;
 use std::ops::Deref;
 use std::time::SystemTime;
 
+use memchr::memchr;
 use serde::Deserialize;
+
+/// How a line of the audit begins.
+pub const TIME_COMES_FIRST: &[u8] = br#"{"ts":""#;
 
 /// One request of a client.
 #[derive(Debug, Deserialize)]
@@ -156,10 +160,18 @@ pub fn rfc3339(time: SystemTime) -> String {
     }
 }
 
+/// The audit's part of a line: the whole, or what follows the head that berth's own log, and a journal
+/// before it, give to each line. `None` where the line is about something else.
+pub fn of_audit(bytes: &[u8]) -> Option<&[u8]> {
+    let start = memchr(b'{', bytes)?;
+    let line = bytes.get(start..)?;
+    (start == 0 || line.starts_with(TIME_COMES_FIRST)).then_some(line)
+}
+
 impl<'a> Line<'a> {
     /// `None` where that is no line of an audit log.
     pub fn read(bytes: &'a [u8]) -> Option<Line<'a>> {
-        let line: Line<'a> = serde_json::from_slice(bytes).ok()?;
+        let line: Line<'a> = serde_json::from_slice(of_audit(bytes)?).ok()?;
         line.came().map(|_| line)
     }
 

@@ -1,16 +1,19 @@
-//! The log as a file: its lines from the front, or one line from the back.
+//! One file of the log: its lines from the front, or one line from the back.
 //!
-//! Nothing is read whole: memory is one block and one line, however long the file. What is asked for by
-//! its id was most likely served lately, so it is looked for from the end; whole blocks are searched for
-//! the id's bytes and only what is around a hit is taken for a line. A line is at most [`LONGEST`]: what
-//! is longer was not written by berth, and is given cut, so that it does not parse.
+//! Nothing is read whole: memory is one block and one line, however long the file, or however much a
+//! packed one unpacks to. What is asked for by its id was most likely served lately, so it is looked for
+//! from the end; whole blocks are searched for the id's bytes and only what is around a hit is taken for
+//! a line. Where there is no end to begin at, in a pipe and in a packed file, it is looked for from the
+//! front. A line is at most [`LONGEST`]: what is longer was not written by berth, and is given cut, so
+//! that it does not parse.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Cursor, Read};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use flate2::read::MultiGzDecoder;
 use memchr::{memchr, memchr_iter, memmem, memrchr};
 
 /// Bytes read at once. Chosen: large enough that the system calls do not count.
@@ -19,6 +22,39 @@ const BLOCK: usize = 1 << 20;
 /// The longest line, bytes. Chosen: a line with ten attempts is below 8 KiB.
 const LONGEST: usize = 256 << 10;
 
+/// What a packed file begins with (RFC 1952).
+const PACKED: [u8; 2] = [0x1f, 0x8b];
+
+/// A file, opened.
+enum Opened {
+    /// It can be read at any place.
+    Plain(File),
+    /// It can be read once, from its beginning.
+    Stream(Box<dyn Read>),
+}
+
+fn open(path: &Path) -> io::Result<Opened> {
+    let mut file = File::open(path)?;
+    let mut first = Vec::new();
+    if file.metadata()?.is_file() {
+        let length = file.metadata()?.len().min(PACKED.len() as u64);
+        read_at(&file, &mut first, 0, length)?;
+        return Ok(match first == PACKED {
+            true => Opened::Stream(Box::new(MultiGzDecoder::new(file))),
+            false => Opened::Plain(file),
+        });
+    }
+    (&mut file)
+        .take(PACKED.len() as u64)
+        .read_to_end(&mut first)?;
+    let is_packed = first == PACKED;
+    let whole = Cursor::new(first).chain(file);
+    Ok(match is_packed {
+        true => Opened::Stream(Box::new(MultiGzDecoder::new(whole))),
+        false => Opened::Stream(Box::new(whole)),
+    })
+}
+
 /// Gives every line of the file to `take`, in order and without its end, until `take` has enough.
 ///
 /// # Errors
@@ -26,9 +62,18 @@ const LONGEST: usize = 256 << 10;
 /// The file cannot be read.
 pub fn each_line(
     path: &Path,
+    take: impl FnMut(&[u8]) -> ControlFlow<()>,
+) -> io::Result<ControlFlow<()>> {
+    match open(path)? {
+        Opened::Plain(file) => lines_of(file, take),
+        Opened::Stream(stream) => lines_of(stream, take),
+    }
+}
+
+fn lines_of(
+    mut file: impl Read,
     mut take: impl FnMut(&[u8]) -> ControlFlow<()>,
 ) -> io::Result<ControlFlow<()>> {
-    let mut file = File::open(path)?;
     let mut buffer = vec![0; BLOCK];
     let mut filled = 0;
     // In the rest of a line that was too long.
@@ -81,61 +126,147 @@ pub fn each_line(
 pub enum Search {
     /// The line, without its end.
     Found(Vec<u8>),
-    /// This many lines were looked through.
-    Nothing {
-        /// How many.
-        lines: u64,
-    },
+    /// It is not there.
+    Nothing(Looked),
 }
 
-/// Looks from the end of the file for a line that holds `needle` and that `is_it` takes.
+/// What was looked through in vain.
+#[derive(Debug, Default)]
+pub struct Looked {
+    /// How many lines.
+    pub lines: u64,
+    /// A line that holds what was looked for and that was not taken.
+    pub cut: Option<Vec<u8>>,
+    /// The first line, and the last.
+    pub ends: Option<(String, String)>,
+}
+
+/// Looks for a line that holds `needle` and that `is_it` takes; the last one, where the file has an end.
+/// `name` says of a line what it is called, if anything.
 ///
 /// # Errors
 ///
 /// The file cannot be read, or became shorter meanwhile.
-pub fn find_last(path: &Path, needle: &[u8], is_it: impl Fn(&[u8]) -> bool) -> io::Result<Search> {
-    let file = File::open(path)?;
-    let length = file.metadata()?.len();
-    let finder = memmem::Finder::new(needle);
-    // A needle may lie across the end of a block: each is read with the first bytes of the next.
-    let overlap = needle.len().saturating_sub(1) as u64;
-    let (mut end, mut lines) = (length, 0);
-    let mut buffer = Vec::with_capacity(BLOCK + needle.len());
-    while end > 0 {
-        let start = end.saturating_sub(BLOCK as u64);
-        read_at(&file, &mut buffer, start, (end + overlap).min(length))?;
-        for hit in finder.find_iter(&buffer) {
-            let line = line_around(&file, start + hit as u64, length)?;
-            if is_it(&line) {
-                return Ok(Search::Found(line));
-            }
-        }
-        let block = buffer.get(..(end - start) as usize).unwrap_or_default();
-        lines += memchr_iter(b'\n', block).count() as u64;
-        end = start;
+pub fn find(
+    path: &Path,
+    needle: &[u8],
+    is_it: impl Fn(&[u8]) -> bool,
+    name: impl Fn(&[u8]) -> Option<String>,
+) -> io::Result<Search> {
+    match open(path)? {
+        Opened::Plain(file) => Ok(match find_last(&file, needle, is_it)? {
+            Search::Nothing(looked) => Search::Nothing(Looked {
+                ends: ends(&file, name)?,
+                ..looked
+            }),
+            found => found,
+        }),
+        Opened::Stream(stream) => find_first(stream, needle, is_it, name),
     }
-    Ok(Search::Nothing { lines })
 }
 
-/// The first line of the file that `read` can read, and the last.
+/// What `read` makes of the first line that it can read, not far from the beginning of the file.
 ///
 /// # Errors
 ///
 /// The file cannot be read.
-pub fn ends<T>(path: &Path, read: impl Fn(&[u8]) -> Option<T>) -> io::Result<Option<(T, T)>> {
-    let file = File::open(path)?;
+pub fn first<T>(path: &Path, read: impl Fn(&[u8]) -> Option<T>) -> io::Result<Option<T>> {
+    let (mut found, mut seen) = (None, 0);
+    let done = each_line(path, |line| {
+        found = read(line);
+        seen += line.len() + 1;
+        match found.is_some() || seen > LONGEST {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    done.map(|_| found)
+}
+
+fn find_first(
+    stream: impl Read,
+    needle: &[u8],
+    is_it: impl Fn(&[u8]) -> bool,
+    name: impl Fn(&[u8]) -> Option<String>,
+) -> io::Result<Search> {
+    let finder = memmem::Finder::new(needle);
+    let (mut found, mut looked) = (None, Looked::default());
+    let (mut first, mut last) = (None, Vec::new());
+    let _ = lines_of(stream, |line| {
+        looked.lines += 1;
+        if finder.find(line).is_some() {
+            match is_it(line) {
+                true => {
+                    found = Some(line.to_vec());
+                    return ControlFlow::Break(());
+                }
+                false => looked.cut = Some(line.to_vec()),
+            }
+        }
+        if !line.is_empty() {
+            first = first.take().or_else(|| name(line));
+            last.clear();
+            last.extend_from_slice(line);
+        }
+        ControlFlow::Continue(())
+    })?;
+    looked.ends = first.zip(name(&last));
+    Ok(match found {
+        Some(line) => Search::Found(line),
+        None => Search::Nothing(looked),
+    })
+}
+
+fn find_last(file: &File, needle: &[u8], is_it: impl Fn(&[u8]) -> bool) -> io::Result<Search> {
+    let length = file.metadata()?.len();
+    let finder = memmem::Finder::new(needle);
+    // A needle may lie across the end of a block: each is read with the first bytes of the next.
+    let overlap = needle.len().saturating_sub(1) as u64;
+    let (mut end, mut looked) = (length, Looked::default());
+    let mut buffer = Vec::with_capacity(BLOCK + needle.len());
+    while end > 0 {
+        let start = end.saturating_sub(BLOCK as u64);
+        read_at(file, &mut buffer, start, (end + overlap).min(length))?;
+        // A line is looked at once, however often it holds the needle.
+        let mut seen = start;
+        for hit in finder.find_iter(&buffer) {
+            let place = start + hit as u64;
+            if place < seen {
+                continue;
+            }
+            let line = line_around(file, place, length)?;
+            if is_it(&line.bytes) {
+                return Ok(Search::Found(line.bytes));
+            }
+            seen = line.end;
+            looked.cut = Some(line.bytes);
+        }
+        let block = buffer.get(..(end - start) as usize).unwrap_or_default();
+        looked.lines += memchr_iter(b'\n', block).count() as u64;
+        end = start;
+    }
+    Ok(Search::Nothing(looked))
+}
+
+fn ends<T>(file: &File, read: impl Fn(&[u8]) -> Option<T>) -> io::Result<Option<(T, T)>> {
     let length = file.metadata()?.len();
     let mut buffer = Vec::new();
-    read_at(&file, &mut buffer, 0, length.min(LONGEST as u64))?;
+    read_at(file, &mut buffer, 0, length.min(LONGEST as u64))?;
     let first = buffer.split(|b| *b == b'\n').find_map(&read);
     let start = length.saturating_sub(LONGEST as u64);
-    read_at(&file, &mut buffer, start, length)?;
+    read_at(file, &mut buffer, start, length)?;
     let last = buffer.rsplit(|b| *b == b'\n').find_map(&read);
     Ok(first.zip(last))
 }
 
+/// A line, and where it ends in its file.
+struct Placed {
+    bytes: Vec<u8>,
+    end: u64,
+}
+
 /// The line around a place of the file, at most [`LONGEST`] of it to either side.
-fn line_around(file: &File, place: u64, length: u64) -> io::Result<Vec<u8>> {
+fn line_around(file: &File, place: u64, length: u64) -> io::Result<Placed> {
     let start = place.saturating_sub(LONGEST as u64);
     let end = place.saturating_add(LONGEST as u64).min(length);
     let mut around = Vec::new();
@@ -145,7 +276,10 @@ fn line_around(file: &File, place: u64, length: u64) -> io::Result<Vec<u8>> {
     let after = around.get(at..).unwrap_or_default();
     let first = memrchr(b'\n', before).map_or(0, |end| end + 1);
     let last = memchr(b'\n', after).map_or(around.len(), |end| at + end);
-    Ok(around.get(first..last).unwrap_or_default().to_vec())
+    Ok(Placed {
+        bytes: around.get(first..last).unwrap_or_default().to_vec(),
+        end: start + last as u64,
+    })
 }
 
 fn read_at(file: &File, buffer: &mut Vec<u8>, start: u64, end: u64) -> io::Result<()> {
@@ -154,83 +288,4 @@ fn read_at(file: &File, buffer: &mut Vec<u8>, start: u64, end: u64) -> io::Resul
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn file(content: &[u8]) -> tempfile::NamedTempFile {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), content).unwrap();
-        file
-    }
-
-    fn lines(content: &[u8]) -> Vec<Vec<u8>> {
-        let mut all = Vec::new();
-        let _ = each_line(file(content).path(), |line| {
-            all.push(line.to_vec());
-            ControlFlow::Continue(())
-        })
-        .unwrap();
-        all
-    }
-
-    #[test]
-    fn every_line_comes_whole_wherever_a_block_ends() {
-        assert_eq!(lines(b"\na\n\nbc\nd"), [&b""[..], b"a", b"", b"bc", b"d"]);
-        assert_eq!(lines(b"a\n"), [b"a"]);
-        assert!(lines(b"").is_empty());
-        for length in [1, 7, 1000, LONGEST - 1] {
-            let count = 3 * BLOCK / length.max(100) + 3;
-            let line = vec![b'x'; length];
-            let content = [&line[..], b"\n"].concat().repeat(count);
-            let read = lines(&content);
-            assert_eq!(read.len(), count, "{length}");
-            assert!(read.iter().all(|it| it.len() == length), "{length}");
-        }
-    }
-
-    #[test]
-    fn a_line_without_end_is_given_once_and_cut() {
-        let content = [&b"a\n"[..], &vec![b'x'; 5 * BLOCK], b"\nb\n"].concat();
-        let read = lines(&content);
-        assert_eq!(read.len(), 3);
-        assert!(read[1].len() <= BLOCK);
-        assert_eq!(read[2], b"b");
-    }
-
-    #[test]
-    fn reading_ends_when_enough_was_read() {
-        let mut count = 0;
-        let done = each_line(file(b"a\nb\nc\n").path(), |_| {
-            count += 1;
-            ControlFlow::Break(())
-        });
-        assert_eq!((done.unwrap(), count), (ControlFlow::Break(()), 1));
-    }
-
-    #[test]
-    fn a_needle_is_found_across_every_place_of_a_block_s_end() {
-        let needle = b"needle";
-        for before in (0..2 * needle.len()).map(|n| BLOCK - n) {
-            let after = vec![b'.'; before];
-            let content = [b"first\n<needle>\n", &after[..]].concat();
-            let file = file(&content);
-            match find_last(file.path(), needle, |_| true).unwrap() {
-                Search::Found(line) => assert_eq!(line, b"<needle>", "{before}"),
-                Search::Nothing { .. } => panic!("not found with {before} bytes after it"),
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_not_there_is_said_with_the_number_of_lines() {
-        let file = file(&b"a needle that is not meant\nb\n".repeat(100_000));
-        let search = find_last(file.path(), b"needle", |_| false).unwrap();
-        assert!(
-            matches!(search, Search::Nothing { lines: 200_000 }),
-            "{search:?}"
-        );
-        let read = |line: &[u8]| (!line.is_empty()).then(|| line.to_vec());
-        let (first, last) = ends(file.path(), read).unwrap().unwrap();
-        assert_eq!((first.len(), last.len()), (26, 1));
-    }
-}
+mod tests;

@@ -2,14 +2,15 @@
 //!
 //! They read a file that another process is writing, that may be a gigabyte, and that may hold half a
 //! line where a disk was full. So the file is read in blocks, never whole ([`log`]); a line that does
-//! not parse is counted and said, and ends nothing ([`line`]). Words become sentences in one place
-//! ([`words`]).
+//! not parse is counted and said, and ends nothing ([`line`]). What a rotation has moved away is part of
+//! the log ([`files`]). Words become sentences in one place ([`words`]).
 //!
 //! What is printed is what the log holds, which is names that `observe::safe` has let through; the
 //! ticket for a vendor is less than that ([`ticket`]).
 
 pub mod audit;
 pub mod explain;
+mod files;
 mod filter;
 pub mod group;
 mod line;
@@ -29,7 +30,7 @@ use crate::terminal::Failure;
 /// Which log is read.
 #[derive(Args, Debug)]
 pub struct Source {
-    /// The audit log. `FILE.1`, to which a rotation has moved its older lines, is read too.
+    /// The audit log, with what a rotation has moved away: FILE.1, FILE.2.gz, ... `/dev/stdin` is a pipe.
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
     /// The configuration, whose `audit.path` is read where no log is named.
@@ -40,7 +41,7 @@ pub struct Source {
 /// The files of a log, and the configuration where one was named.
 #[derive(Debug)]
 struct Found {
-    /// The older one first; never empty.
+    /// The newest first; never empty.
     files: Vec<PathBuf>,
     config: Option<Config>,
 }
@@ -66,14 +67,32 @@ impl Source {
             };
             return Err(Failure::Asked(problem));
         };
-        let mut older = path.clone().into_os_string();
-        older.push(".1");
-        let older = PathBuf::from(older);
-        let mut files = vec![path];
-        if older.is_file() {
-            files.insert(0, older);
-        }
+        let files = files::of(&path).unwrap_or_else(|error| {
+            eprintln!(
+                "warning: {} alone is read, and nothing that a rotation has moved away: its folder \
+                 cannot be listed ({error})",
+                path.display()
+            );
+            vec![path]
+        });
         Ok(Found { files, config })
+    }
+}
+
+/// Whether the configuration has all of these credentials.
+///
+/// # Errors
+///
+/// The names that there are, and the one that was perhaps meant.
+pub fn known(ids: &[String], config: &Config) -> Result<(), Failure> {
+    let known: Vec<&str> = config.credentials.iter().map(|it| it.id.as_str()).collect();
+    match ids.iter().find(|id| !known.contains(&id.as_str())) {
+        None => Ok(()),
+        Some(id) => Err(Failure::Asked(format!(
+            "no such credential; there are: {}{}",
+            known.join(", "),
+            config::suggestion(id, known.iter().copied())
+        ))),
     }
 }
 

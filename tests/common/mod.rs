@@ -376,7 +376,8 @@ impl Berth {
         self.operate("GET", path).await
     }
 
-    async fn operate(&self, method: &str, path: &str) -> Answer {
+    /// Any request to the admin port.
+    pub async fn operate(&self, method: &str, path: &str) -> Answer {
         let mut client = Client::connect(self.admin).await;
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {TOKEN}\r\n\

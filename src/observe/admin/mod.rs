@@ -23,6 +23,7 @@ use http::{HeaderMap, Method, Response, StatusCode, Uri, header};
 use pingora::apps::http_app::ServeHttp;
 use pingora::protocols::http::ServerSession;
 
+use super::log::ORDERS;
 use super::status::Status;
 use super::trail::Trail;
 use crate::pool::CredentialId;
@@ -158,13 +159,21 @@ impl Admin {
             )
         };
         let credential = CredentialId::new(id).ok_or_else(unknown)?;
-        log::info!(order = verb, credential:%; "an operator gave an order");
         match self.control.order(&credential, &order) {
-            Ok(()) => Ok(json(
-                StatusCode::OK,
-                &serde_json::json!({"credential": id, "done": verb}),
-            )),
-            Err(UnknownCredential) => Err(unknown()),
+            Ok(()) => {
+                log::info!(target: ORDERS, order = verb, credential:%; "an operator gave an order");
+                Ok(json(
+                    StatusCode::OK,
+                    &serde_json::json!({"credential": id, "done": verb}),
+                ))
+            }
+            Err(UnknownCredential) => {
+                log::info!(
+                    order = verb, credential:%;
+                    "an order is for no credential of this configuration"
+                );
+                Err(unknown())
+            }
         }
     }
 

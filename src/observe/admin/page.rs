@@ -92,7 +92,8 @@ fn write_page(page: &mut String, status: &Status, orders: Orders) -> fmt::Result
 fn summary(page: &mut String, status: &Status) -> fmt::Result {
     let all = status.credentials.len();
     let ready = status.credentials.iter().filter(|it| it.state == "ready");
-    let in_flight: u64 = status.credentials.iter().map(|it| it.in_flight).sum();
+    let in_flight = status.credentials.iter().map(|it| it.in_flight);
+    let in_flight = in_flight.fold(0, u64::saturating_add);
     writeln!(
         page,
         "<p>{} of {} ready, {} in flight; up {}, {} of {} MiB of memory used.</p>",

@@ -77,6 +77,15 @@ fn the_table_of_groups_is_as_promised() {
 }
 
 #[test]
+fn whoever_answers_may_count_as_far_as_numbers_go() {
+    let most = u64::MAX.to_string();
+    let text = String::from_utf8(document()).unwrap();
+    let text = text.replace("\"in_flight\":0", &format!("\"in_flight\":{most}"));
+    let table = table(text.as_bytes(), None).unwrap();
+    assert!(table.contains(&format!("{most} in flight\n")), "{table}");
+}
+
+#[test]
 fn no_line_of_the_table_is_wider_than_the_terminal() {
     let mut asked = 0;
     for width in 44..140 {
