@@ -15,6 +15,7 @@ pub mod ids;
 pub mod log;
 pub mod metrics;
 pub mod models;
+pub mod rank;
 pub mod record;
 pub mod refusals;
 pub mod safe;

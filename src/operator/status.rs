@@ -17,6 +17,7 @@ use serde::Deserialize;
 use super::port::AdminPort;
 use crate::config::Config;
 use crate::observe::brief::brief;
+use crate::observe::rank;
 use crate::observe::status::SpanCounts;
 use crate::service::Place;
 
@@ -161,7 +162,7 @@ pub fn table(document: &[u8], width: Option<usize>) -> Result<String, String> {
     let rows: Vec<[String; COLUMNS]> = status
         .credentials
         .iter()
-        .flat_map(|credential| rows(credential, &status.pairs))
+        .flat_map(|credential| rows(credential, &status))
         .collect();
     let widths = widths(&rows, width);
     line(&mut text, &HEADS.map(str::to_owned), &widths);
@@ -197,11 +198,25 @@ fn head(status: &Status) -> String {
     text
 }
 
-/// One row for each pair of a credential that says something, or one for the credential itself. What
-/// is in flight is the credential's, so it stands in its first row.
-fn rows(credential: &Credential, pairs: &[Pair]) -> Vec<[String; COLUMNS]> {
-    let of_it = pairs.iter().filter(|pair| {
+/// One row for each pair of a credential that says something, as far as there is room ([`rank`]), or one
+/// for the credential itself. What is in flight is the credential's, so it stands in its first row.
+fn rows(credential: &Credential, status: &Status) -> Vec<[String; COLUMNS]> {
+    let of_it = status.pairs.iter().filter(|pair| {
         pair.credential == credential.id && (pair.model != "*" || pair.state != "ready")
+    });
+    let (of_it, rest) = rank::shown(of_it, status.credentials.len(), |pair| rank::Facts {
+        model: &pair.model,
+        state: &pair.state,
+        refused: pair.refused,
+        admitted: pair.admitted,
+    });
+    let rest = rest.map(|rest| Pair {
+        credential: credential.id.clone(),
+        model: format!("and {} more", rest.pairs),
+        state: String::new(),
+        left_ms: None,
+        refused: rest.refused,
+        admitted: rest.admitted,
     });
     let row = |(number, pair): (usize, &Pair)| {
         let span = |refused: u32, admitted: u32| format!("{refused}/{admitted}");
@@ -222,7 +237,8 @@ fn rows(credential: &Credential, pairs: &[Pair]) -> Vec<[String; COLUMNS]> {
             span(refused.day, admitted.day),
         ]
     };
-    let rows: Vec<_> = of_it.enumerate().map(row).collect();
+    let of_it = of_it.into_iter().chain(&rest).enumerate();
+    let rows: Vec<_> = of_it.map(row).collect();
     if !rows.is_empty() {
         return rows;
     }
@@ -384,6 +400,28 @@ mod tests {
             let _ = write!(shown, "--- {name}\n{table}");
         }
         assert_eq!(shown, golden);
+    }
+
+    #[test]
+    fn made_up_models_of_one_credential_do_not_push_the_others_off_the_table() {
+        let mut document: serde_json::Value = serde_json::from_slice(&document()).unwrap();
+        let pairs = document["pairs"].as_array_mut().unwrap();
+        for number in 0..900 {
+            let mut pair = pairs[1].clone();
+            pair["model"] = format!("made-up-{number}").into();
+            pair["state"] = "unsupported".into();
+            pairs.insert(1, pair);
+        }
+        let text = table(document.to_string().as_bytes(), None).unwrap();
+        assert_eq!(text.lines().count(), 7 + 26 + 2, "{text}");
+        for shown in [
+            "gpt-5.6-sol ",
+            "and 877 more",
+            "campus-of-the-long-name",
+            "spare",
+        ] {
+            assert!(text.contains(shown), "{shown}\n{text}");
+        }
     }
 
     #[test]
