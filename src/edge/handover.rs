@@ -6,12 +6,14 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use super::news::Newsreel;
 use super::owners::OwnersHandover;
 use super::state::Edge;
+use crate::observe::hits::RuleHistory;
 use crate::observe::window::PairHistory;
 use crate::pool::PoolHandover;
 
-/// Exclusions, scores, sessions, owners and counts. No secret, no name of a session, nothing that a
+/// Exclusions, scores, sessions, owners, counts and the hits of rules. No secret, no name of a session, nothing that a
 /// client wrote but names of models.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -19,15 +21,22 @@ pub struct EdgeHandover {
     pool: PoolHandover,
     owners: OwnersHandover,
     counts: Vec<PairHistory>,
+    hits: Vec<RuleHistory>,
 }
 
 impl Edge {
-    /// Everything that the next process should know.
-    pub fn hand_over(&self, now: Instant) -> EdgeHandover {
+    /// Everything that the next process should know, and the news from there on: whatever happens is in
+    /// the one or the other, and never in both.
+    pub fn bequeath(&self, now: Instant) -> (EdgeHandover, Newsreel) {
+        self.begin_news(|| self.hand_over(now))
+    }
+
+    fn hand_over(&self, now: Instant) -> EdgeHandover {
         EdgeHandover {
             pool: self.pool.hand_over(now),
             owners: self.owners.hand_over(),
             counts: self.trail.export_counts(now),
+            hits: self.trail.export_hits(),
         }
     }
 
@@ -36,5 +45,6 @@ impl Edge {
         let places = self.pool.take_over(&told.pool, now);
         self.owners.take_over(&told.owners, &places);
         self.trail.import_counts(&told.counts, now);
+        self.trail.import_hits(&told.hits);
     }
 }
