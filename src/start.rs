@@ -15,6 +15,7 @@ use crate::edge::state::{Edge, Parts};
 use crate::edge::tls::Certificates;
 use crate::observe::audit::Audit;
 use crate::observe::otlp::Spans;
+use crate::observe::safe::SafeText;
 use crate::observe::trail::Trail;
 use crate::pool::read_secret;
 use crate::service::{Entrance, Serving};
@@ -34,7 +35,9 @@ pub fn assemble(config: Config) -> Result<(Arc<Edge>, Serving), String> {
         None => Audit::to_log().map_err(|e| e.to_string())?,
     };
     let spans = Spans::from_environment()?;
-    let trail = Arc::new(Trail::new((audit, spans), now).map_err(|e| e.to_string())?);
+    let mut trail = Trail::new((audit, spans), now).map_err(|e| e.to_string())?;
+    trail.knows(config.models().map(SafeText::new));
+    let trail = Arc::new(trail);
     let admin = config.admin.ok_or("the configuration has no admin port")?;
     let token = match &admin.token {
         None => None,

@@ -95,6 +95,22 @@ async fn a_client_that_leaves_is_seen_upstream_at_once_and_nobody_is_blamed() {
             only_the_client_is_gone(&sim, &berth, &told, since).await;
             drop(kept);
             count += 1;
+            if !until.is_empty() {
+                // It had been let in: that counts, and its model has its name.
+                let left =
+                    r#"berth_attempts_total{credential="a",model="gpt-sim",verdict="client_gone"}"#;
+                assert!(berth.metric(left).await.is_some(), "{told}");
+                let pairs = berth.status().await["pairs"].clone();
+                let pair = pairs
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .find(|it| it["model"] == "gpt-sim");
+                assert!(
+                    pair.unwrap()["admitted"]["15m"].as_u64() > Some(0),
+                    "{told}: {pairs}"
+                );
+            }
         }
     }
     assert_eq!(count, 12);

@@ -160,3 +160,66 @@ async fn what_a_draining_process_meets_the_serving_one_learns() {
     let refused = pair(&berth.status().await, "a")["refused"]["15m"].clone();
     assert_eq!(refused, 5);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reloads_under_load_count_each_attempt_once_and_keep_the_hits_of_rules() {
+    let refusal = Step::refuse(berth::sim::Shape::Http503);
+    let sim = sim([vec![refusal], vec![Step::admit()]]);
+    // Nobody is asked last, so that each request is refused once.
+    let more = "admission: {score: {cool_at: 1000, shun_at: 2000, ceiling: 3000}, \
+                retry_budget: {ratio: 100.0, min_per_second: 10000}}\n";
+    let config = config(&format!("{}/v1", sim.url()), "ab", more);
+    let berth = std::sync::Arc::new(Berth::start(&config).await);
+    let over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let mut load = tokio::task::JoinSet::new();
+    for client in 0..4 {
+        let (berth, over) = (berth.clone(), over.clone());
+        load.spawn(async move {
+            let mut asked = 0;
+            while !over.load(std::sync::atomic::Ordering::SeqCst) {
+                let answer = berth.ask(request(&format!("s-{client}-{asked}"))).await;
+                assert_eq!(answer.status, 200);
+                asked += 1;
+            }
+            asked
+        });
+    }
+    let alone = async || berth.generations() == [berth.serving()];
+    for _ in 0..3 {
+        berth.reload().await;
+        until_async("the old one ends", &alone).await;
+    }
+    over.store(true, std::sync::atomic::Ordering::SeqCst);
+    let mut asked = 0;
+    while let Some(of_client) = load.join_next().await {
+        asked += of_client.unwrap();
+    }
+    assert!(asked > 20, "{asked} requests");
+    let lines = berth.audit(asked).await;
+    let verdicts = lines.iter().flat_map(common::story);
+    let (mut refused, mut admitted) = (0, 0);
+    for (_, verdict) in verdicts {
+        match verdict {
+            "capacity" => refused += 1,
+            "admitted" => admitted += 1,
+            _ => {}
+        }
+    }
+    let sum = |status: &Value, what: &str| -> u64 {
+        let pairs = status["pairs"].as_array().unwrap().iter();
+        pairs.map(|it| it[what]["24h"].as_u64().unwrap()).sum()
+    };
+    until_async("all is heard", async || {
+        let status = berth.status().await;
+        sum(&status, "refused") >= refused && sum(&status, "admitted") >= admitted
+    })
+    .await;
+    let status = berth.status().await;
+    let counted = ["refused", "admitted"].map(|what| sum(&status, what));
+    assert_eq!(counted, [refused, admitted]);
+    let rules = status["rules"].as_array().unwrap();
+    let hit: Vec<&Value> = rules.iter().filter(|it| it["hits"] != 0).collect();
+    assert_eq!(hit.len(), 1, "{hit:?}");
+    assert_eq!(hit[0]["hits"], refused, "{}", hit[0]);
+    assert!(hit[0]["last_hit"].is_string());
+}

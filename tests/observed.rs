@@ -192,3 +192,42 @@ async fn in_the_journal_a_line_has_a_level_and_no_time_of_its_own() {
         assert!(all, "{log}");
     }
 }
+
+#[tokio::test]
+async fn a_secret_that_the_upstream_echoes_reaches_no_operator() {
+    const SECRET: &str = "hunter2hunter";
+    let upstream = Raw::start(|mut conn: Conn| async move {
+        while conn.request().await.is_some() {
+            let head = format!("content-type: application/json\r\nx-request-id: of-{SECRET}\r\n");
+            let code = format!("no_seat_for_{SECRET}");
+            let body = format!(
+                r#"{{"error":{{"code":"{code}","message":"Selected model is at capacity"}}}}"#
+            );
+            if !conn.send(answer(503, &head, body)).await {
+                return;
+            }
+        }
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secret");
+    std::fs::write(&file, SECRET).unwrap();
+    let text = format!(
+        "upstreams: {{up: {{base_url: \"{}\"}}}}\n\
+         credentials: [{{id: a, upstream: up, secret: {{file: {}}}}}]\n",
+        upstream.url(),
+        file.display()
+    );
+    let berth = Berth::start(&text).await;
+    berth.ask(responses()).await;
+    let line = &berth.audit(1).await[0];
+    let attempt = &line["attempts"][0];
+    assert_eq!(attempt["verdict"], "capacity", "{line:#}");
+    assert_eq!(attempt["code"], "other");
+    assert_eq!(attempt["upstream_request_id"], Value::Null);
+    for path in ["/status", "/", "/metrics"] {
+        let told = berth.get(path).await.text();
+        assert!(!told.contains(SECRET), "{path}: {told}");
+    }
+    assert!(!line.to_string().contains(SECRET) && !berth.log().contains(SECRET));
+}

@@ -436,8 +436,9 @@ impl Shape {
             429 => Shape::Http429,
             503 => Shape::Http503,
             529 => Shape::Http529,
-            500..=599 => Shape::Http500,
             200..=299 => Shape::Json200,
+            // What HTTP does not know is not the request's fault either.
+            500.. => Shape::Http500,
             _ => Shape::Http400,
         }
     }

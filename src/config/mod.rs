@@ -81,6 +81,17 @@ pub struct Config {
 }
 
 impl Config {
+    /// Every model that is named, not only matched by a pattern.
+    pub fn models(&self) -> impl Iterator<Item = &str> {
+        let served = self
+            .credentials
+            .iter()
+            .flat_map(|it| it.models.written_out());
+        let fallbacks = self.routes.iter().flat_map(|it| &it.fallback_models);
+        let fallbacks = fallbacks.flat_map(|(of, others)| others.iter().chain([of]));
+        served.chain(fallbacks.map(String::as_str))
+    }
+
     /// What is to be said of the rules whose last day is over.
     pub fn expired(&self, today: Day) -> impl Iterator<Item = &Problem> {
         let over = self.expiries.iter().filter(move |it| it.last < today);

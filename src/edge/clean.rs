@@ -297,8 +297,9 @@ impl Clean {
     pub(super) fn end(mut self, edge: &Edge, error: Option<&Error>) {
         let client_left = error.is_some_and(|e| *e.esource() == pingora::ErrorSource::Downstream);
         let (verdict, refusal) = match (&self.watched, error) {
-            _ if client_left => (Verdict::ClientGone, None),
+            // An error that was passed on stays what it was called, whoever read it.
             (Watched::Refused(refusal), _) => (refusal.ruling.verdict, Some(&**refusal)),
+            _ if client_left => (Verdict::ClientGone, None),
             (Watched::Stream(stream, _), _) => after_commit(stream, error),
             (_, Some(_)) if self.told.status.is_some() => (Verdict::TruncatedAfterCommit, None),
             (_, Some(_)) => (Verdict::Transport, None),
@@ -315,9 +316,16 @@ impl Clean {
             let (model, stated) = (self.plan.ask.model.as_deref(), stated.map(Stated::from));
             self.lease.learn(model, verdict, stated, Instant::now());
         }
+        let admitted = match &self.watched {
+            Watched::Stream(..) => true,
+            Watched::Nothing => {
+                self.status.is_some() && by_status(self.status) == Verdict::Admitted
+            }
+            Watched::Opening(..) | Watched::Refused(_) => false,
+        };
         let outcome = match verdict {
+            _ if client_left => Outcome::ClientGone,
             Verdict::Admitted => Outcome::Ok,
-            Verdict::ClientGone => Outcome::ClientGone,
             Verdict::ClientError | Verdict::Policy | Verdict::State => Outcome::ClientError,
             _ => Outcome::UpstreamError,
         };
@@ -325,7 +333,10 @@ impl Clean {
         let ended = Ended {
             verdict,
             refusal,
-            then: Then::Commit,
+            then: match verdict {
+                Verdict::ClientGone if !admitted => Then::GiveUp,
+                _ => Then::Commit,
+            },
             possible_duplicate: false,
         };
         let ms = self

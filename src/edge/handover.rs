@@ -6,14 +6,17 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use super::news::Newsreel;
 use super::owners::OwnersHandover;
 use super::state::Edge;
 use crate::observe::allowances::AllowanceHandover;
+use crate::observe::hits::RuleHistory;
 use crate::observe::refusals::RefusalStatus;
 use crate::observe::window::PairHistory;
 use crate::pool::{CredentialId, PoolHandover};
 
-/// Exclusions, scores, sessions, owners, counts, allowances and the latest refusals. No secret, no name of a session, nothing that a
+/// Exclusions, scores, sessions, owners, counts, hits of rules, allowances and the latest refusals. No secret,
+/// no name of a session, nothing that a
 /// client wrote but names of models.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -23,17 +26,24 @@ pub struct EdgeHandover {
     counts: Vec<PairHistory>,
     allowances: Vec<AllowanceHandover>,
     refusals: Vec<RefusalStatus>,
+    hits: Vec<RuleHistory>,
 }
 
 impl Edge {
-    /// Everything that the next process should know.
-    pub fn hand_over(&self, now: Instant) -> EdgeHandover {
+    /// Everything that the next process should know, and the news from there on: whatever happens is in
+    /// the one or the other, and never in both.
+    pub fn bequeath(&self, now: Instant) -> (EdgeHandover, Newsreel) {
+        self.begin_news(|| self.hand_over(now))
+    }
+
+    fn hand_over(&self, now: Instant) -> EdgeHandover {
         EdgeHandover {
             pool: self.pool.hand_over(now),
             owners: self.owners.hand_over(),
             counts: self.trail.export_counts(now),
             allowances: self.trail.export_allowances(now),
             refusals: self.trail.refusals(),
+            hits: self.trail.export_hits(),
         }
     }
 
@@ -48,5 +58,6 @@ impl Edge {
         });
         self.trail.import_allowances(of_ours, now);
         self.trail.import_refusals(&told.refusals);
+        self.trail.import_hits(&told.hits);
     }
 }

@@ -3,7 +3,11 @@
 //! Its requests still end, for up to an hour: who refused them, what they made and what is in flight
 //! belong to the pool that serves now. So the drain is a source of news, and each process passes on to
 //! its own successor what it hears. Promises: news never hold a request up (what does not fit into the
-//! queue is dropped), and nothing in them is a secret or the name of a session.
+//! queue is dropped), nothing in them is a secret or the name of a session, and nothing is told twice:
+//! what happens is done and told under a shared lock, and the document of the handover, which has all that
+//! was done before it, is written under the exclusive one ([`Edge::begin_news`]). Requests then wait for
+//! the document, a few milliseconds once a reload; numbering what happens instead would put a counter into
+//! each of the places that know it.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -15,6 +19,7 @@ use super::owners::{Key, Thing};
 use super::state::Edge;
 use crate::admission::Verdict;
 use crate::admission::elapsed::FromNow;
+use crate::observe::hits::RuleHistory;
 use crate::observe::record::Record;
 use crate::observe::totals::{Since, Total};
 use crate::observe::window::PairHistory;
@@ -43,6 +48,8 @@ pub enum News {
     Totals(Vec<Total>),
     /// Attempts that were refused or admitted.
     Counts(Vec<PairHistory>),
+    /// Rules that decided.
+    Hits(Vec<RuleHistory>),
 }
 
 /// See [`Settlement`].
@@ -72,11 +79,13 @@ const QUEUE: usize = 10_000;
 pub type Newsreel = mpsc::Receiver<News>;
 
 impl Edge {
-    /// From now on what happens is told, to this reader and no other.
-    pub fn begin_news(&self) -> Newsreel {
+    /// From `before` on what happens is told, to this reader and no other; nothing happens meanwhile.
+    pub(super) fn begin_news<R>(&self, before: impl FnOnce() -> R) -> (R, Newsreel) {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        *self.heir.write().unwrap_or_else(PoisonError::into_inner) = Some(sender);
-        receiver
+        let mut heir = self.heir.write().unwrap_or_else(PoisonError::into_inner);
+        let before = before();
+        *heir = Some(sender);
+        (before, receiver)
     }
 
     /// What is in flight and what was counted, told together, once a second.
@@ -92,6 +101,19 @@ impl Edge {
     /// The process before this one has told something.
     pub fn hear(&self, news: News, now: Instant) {
         match &news {
+            // What this process tells of itself holds these two already.
+            News::InFlight(counts) => self.hear_in_flight(counts),
+            News::Totals(totals) => self.trail.add_totals(totals),
+            News::Settled(_)
+            | News::Learned(_)
+            | News::Made { .. }
+            | News::Counts(_)
+            | News::Hits(_) => self.do_and_tell(|| self.hear_of(&news, now), |()| news.clone()),
+        }
+    }
+
+    fn hear_of(&self, news: &News, now: Instant) {
+        match news {
             News::Settled(settled) => self.hear_settled(settled, now),
             News::Learned(learned) => {
                 let verdict = Verdict::ALL
@@ -111,24 +133,20 @@ impl Edge {
                     self.owners.heard(*key, maker);
                 }
             }
-            News::InFlight(counts) => {
-                for (name, requests) in counts {
-                    let credential = self.index(name);
-                    let credential = credential.and_then(|it| self.pool.credentials().get(it.0));
-                    if let Some(credential) = credential {
-                        credential.set_elsewhere(*requests);
-                    }
-                }
-                // What this process tells of itself holds these already.
-                return;
-            }
-            News::Totals(totals) => {
-                self.trail.add_totals(totals);
-                return;
-            }
             News::Counts(counts) => self.trail.import_counts(counts, now),
+            News::Hits(hits) => self.trail.import_hits(hits),
+            News::InFlight(_) | News::Totals(_) => {}
         }
-        self.announce(|| news);
+    }
+
+    fn hear_in_flight(&self, counts: &[(String, u32)]) {
+        for (name, requests) in counts {
+            let credential = self.index(name);
+            let credential = credential.and_then(|it| self.pool.credentials().get(it.0));
+            if let Some(credential) = credential {
+                credential.set_elsewhere(*requests);
+            }
+        }
     }
 
     /// The process before this one is gone.
@@ -140,8 +158,8 @@ impl Edge {
 
     /// Draws every consequence of a request, here and in the process that took over.
     pub(super) fn settle(&self, settlement: &Settlement, now: Instant) {
-        self.pool.settle(settlement, now);
-        self.announce(|| {
+        let settle = || self.pool.settle(settlement, now);
+        self.do_and_tell(settle, |()| {
             let route = self.route_name(settlement.route.0);
             let refused = settlement.refused.iter();
             let refused = refused.map(|it| (self.name(it.credential), it.stated));
@@ -163,8 +181,8 @@ impl Edge {
         model: Option<&str>,
         (verdict, stated): (Verdict, Option<Stated>),
     ) {
-        lease.learn(model, verdict, stated, Instant::now());
-        self.announce(|| {
+        let learn = || lease.learn(model, verdict, stated, Instant::now());
+        self.do_and_tell(learn, |()| {
             News::Learned(LearnedNews {
                 credential: lease.credential().id().to_string(),
                 model: model.map(str::to_owned),
@@ -176,16 +194,29 @@ impl Edge {
 
     /// `maker` made this.
     pub(super) fn made(&self, thing: Thing, name: &[u8], maker: CredentialIndex) {
-        let key = self.owners.made(thing, name, maker);
-        self.announce(|| News::Made {
+        let made = || self.owners.made(thing, name, maker);
+        self.do_and_tell(made, |key| News::Made {
             key,
             maker: self.name(maker),
         });
     }
 
     /// A request has ended.
-    pub(super) fn ended(&self, record: Record) {
-        self.announce(|| News::Counts(PairHistory::of(&record)));
+    pub(super) fn ended(&self, mut record: Record) {
+        for attempt in &mut record.attempts {
+            if let Some(credential) = self.pool.credential(&attempt.credential.0) {
+                attempt.withhold(|text| credential.is_secret_in(text));
+            }
+        }
+        let heir = self.heir.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(heir) = listening(&heir) {
+            let (counts, hits) = (PairHistory::of(&record), RuleHistory::of(&record));
+            let counts = (!counts.is_empty()).then_some(News::Counts(counts));
+            let hits = (!hits.is_empty()).then_some(News::Hits(hits));
+            for news in counts.into_iter().chain(hits) {
+                let _ = heir.try_send(news);
+            }
+        }
         self.trail.finished(record, Instant::now());
     }
 
@@ -217,10 +248,12 @@ impl Edge {
         self.pool.settle(&settlement, now);
     }
 
-    fn announce(&self, news: impl FnOnce() -> News) {
+    /// Does something and tells it, both before or both after a handover's document is written.
+    fn do_and_tell<R>(&self, act: impl FnOnce() -> R, news: impl FnOnce(R) -> News) {
         let heir = self.heir.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(heir) = heir.as_ref().filter(|it| !it.is_closed()) {
-            let _ = heir.try_send(news());
+        let done = act();
+        if let Some(heir) = listening(&heir) {
+            let _ = heir.try_send(news(done));
         }
     }
 
@@ -233,4 +266,9 @@ impl Edge {
         let credential = self.pool.credential(&CredentialId::new(name)?)?;
         Some(credential.index())
     }
+}
+
+/// The heir, unless it is gone.
+fn listening(heir: &Option<mpsc::Sender<News>>) -> Option<&mpsc::Sender<News>> {
+    heir.as_ref().filter(|it| !it.is_closed())
 }

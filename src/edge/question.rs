@@ -141,6 +141,10 @@ impl Question {
             // The kind alone: a context may hold what was sent.
             reply.fault = Some(error.etype().as_str().to_owned());
         }
+        let is_secret = |text: &[u8]| secrets.are_in(text);
+        reply.code = reply.code.map(|it| it.without(is_secret));
+        let id = reply.upstream_request_id;
+        reply.upstream_request_id = id.and_then(|it| it.without(is_secret));
         reply.took = started.elapsed();
         reply
     }

@@ -15,6 +15,7 @@ use prometheus::{Registry, TextEncoder};
 
 use super::models::ModelNames;
 use super::record::{AttemptRecord, Record};
+use super::safe::SafeText;
 use super::scrape;
 use super::snapshot::Snapshot;
 use super::words::{Blocked, CommitReason, Handover, Then};
@@ -159,12 +160,17 @@ impl Metrics {
         Ok(metrics)
     }
 
+    /// These models are named in the configuration.
+    pub fn knows(&mut self, models: impl IntoIterator<Item = SafeText>) {
+        self.models = ModelNames::new(models);
+    }
+
     /// Counts everything about a finished request.
     pub fn record(&self, record: &Record) {
         for attempt in record
             .attempts
             .iter()
-            .filter(|attempt| attempt.verdict.was_admitted())
+            .filter(|attempt| attempt.was_admitted())
         {
             if let Some(model) = &attempt.model {
                 self.models.admitted(model.as_str());
@@ -352,7 +358,7 @@ mod tests {
     use super::*;
     use crate::observe::record::Rewrote;
     use crate::observe::record::tests::failed_over;
-    use crate::observe::safe::{SafeCode, SafeText};
+    use crate::observe::safe::SafeCode;
     use crate::observe::scrape::tests::pool;
     use crate::observe::words::Outcome;
 

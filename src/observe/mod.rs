@@ -22,6 +22,7 @@ pub mod models;
 pub mod otlp;
 #[cfg(feature = "otlp")]
 pub mod otlp;
+pub mod rank;
 pub mod record;
 pub mod refusals;
 pub mod safe;

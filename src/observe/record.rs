@@ -149,6 +149,21 @@ pub struct Usage {
     pub reasoning: u64,
 }
 
+impl AttemptRecord {
+    /// Leaves out what an upstream said where `is_secret` finds what it was sent as one.
+    pub fn withhold(&mut self, is_secret: impl Fn(&[u8]) -> bool) {
+        self.code = self.code.take().map(|it| it.without(&is_secret));
+        let id = self.upstream_request_id.take();
+        self.upstream_request_id = id.and_then(|it| it.without(&is_secret));
+    }
+
+    /// Whether the upstream had a seat for it. A client that left while it read an answer had been
+    /// let in: nothing is known against that answer, or its verdict would be another.
+    pub fn was_admitted(&self) -> bool {
+        self.verdict.was_admitted() || (self.verdict == Verdict::ClientGone && self.committed)
+    }
+}
+
 impl Record {
     /// The audit line, without its end.
     pub fn to_line(&self) -> Result<String, serde_json::Error> {

@@ -6,7 +6,8 @@
 //! so each such field has a type that cannot hold anything else, and a record is made of these.
 //!
 //! The limit: a secret is recognised by its form (a known prefix, or a long run of letters and
-//! digits). A password of eight letters sent as the model name looks like a model name.
+//! digits). A password of eight letters sent as the model name looks like a model name. berth's own
+//! secrets are known and need no form: what an upstream says is told [`SafeCode::without`] them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,6 +29,14 @@ impl SafeCode {
         }
     }
 
+    /// The same, or `other` where `is_secret` finds a secret in it.
+    pub fn without(self, is_secret: impl Fn(&[u8]) -> bool) -> SafeCode {
+        match is_secret(self.0.as_bytes()) {
+            true => SafeCode("other".into()),
+            false => self,
+        }
+    }
+
     /// The code itself.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -46,6 +55,11 @@ impl UpstreamRequestId {
         let fits = (1..=MAX_TEXT).contains(&id.len()) && id.iter().all(plain);
         let id = std::str::from_utf8(id).ok()?;
         (fits && !looks_like_key(id)).then(|| UpstreamRequestId(id.into()))
+    }
+
+    /// The same, unless `is_secret` finds a secret in it.
+    pub fn without(self, is_secret: impl Fn(&[u8]) -> bool) -> Option<UpstreamRequestId> {
+        (!is_secret(self.0.as_bytes())).then_some(self)
     }
 
     /// The id itself.

@@ -170,6 +170,17 @@ pub struct Pieces {
     pub admitted: Vec<u32>,
 }
 
+impl SpanCounts {
+    /// Both together.
+    pub fn plus(self, other: SpanCounts) -> SpanCounts {
+        SpanCounts {
+            quarter: self.quarter.saturating_add(other.quarter),
+            hour: self.hour.saturating_add(other.hour),
+            day: self.day.saturating_add(other.day),
+        }
+    }
+}
+
 impl Status {
     /// The pool as `snapshot` shows it, with what each pair did lately.
     pub fn new(

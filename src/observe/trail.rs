@@ -9,11 +9,12 @@ use http::HeaderMap;
 
 use super::allowances::{AllowanceHandover, Allowances};
 use super::audit::Audit;
-use super::hits::RuleHits;
+use super::hits::{RuleHistory, RuleHits};
 use super::metrics::Metrics;
 use super::otlp::Spans;
 use super::record::Record;
 use super::refusals::{RefusalStatus, Refusals};
+use super::safe::SafeText;
 use super::snapshot::Snapshot;
 use super::status::Status;
 use super::totals::Total;
@@ -50,6 +51,11 @@ impl Trail {
             hits: RuleHits::default(),
             started,
         })
+    }
+
+    /// These models are named in the configuration, and have their names in the metrics.
+    pub fn knows(&mut self, models: impl IntoIterator<Item = SafeText>) {
+        self.metrics.knows(models);
     }
 
     /// A request has ended. Neither blocks nor fails.
@@ -154,6 +160,16 @@ impl Trail {
         self.refusals.import(told);
     }
 
+    /// How often each rule has decided, for the process that takes over.
+    pub fn export_hits(&self) -> Vec<RuleHistory> {
+        self.hits.export()
+    }
+
+    /// How often each had in the process before.
+    pub fn import_hits(&self, history: &[RuleHistory]) {
+        self.hits.import(history);
+    }
+
     fn age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.started)
     }
@@ -162,6 +178,7 @@ impl Trail {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admission::Verdict;
     use crate::observe::record::tests::failed_over;
     use crate::observe::scrape::tests::pool;
     use crate::observe::spec::AuditSpec;
@@ -193,6 +210,28 @@ mod tests {
         );
         drop(trail);
         assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 1);
+    }
+
+    #[test]
+    fn a_model_has_its_name_where_a_client_left_while_it_read_or_the_configuration_names_it() {
+        let now = Instant::now();
+        let mut trail = Trail::new(Audit::to_log().unwrap(), now).unwrap();
+        trail.knows([SafeText::new("gpt-real")]);
+        let mut record = failed_over();
+        record.attempts.remove(0);
+        record.attempts[0].verdict = Verdict::ClientGone;
+        trail.finished(record.clone(), now);
+        record.attempts[0].committed = false;
+        for model in ["gpt-real", "made-up"] {
+            record.model = Some(SafeText::new(model));
+            record.attempts[0].model = record.model.clone();
+            trail.finished(record.clone(), now);
+        }
+        let text = trail.metrics(&pool());
+        for model in ["gpt-5.6-sol", "gpt-real", "other"] {
+            let series = format!("model=\"{model}\",verdict=\"client_gone\"}} 1\n");
+            assert!(text.contains(&series), "{model}: {text}");
+        }
     }
 
     #[test]

@@ -6,9 +6,10 @@
 //! of events instead would grow with the traffic.
 //!
 //! Counted are attempts that were admitted, and those refused for want of capacity. A name
-//! that a client made up is never one of these, so it takes no place. Beyond [`PAIRS`] pairs, those
-//! without a count in the last day make room, and if there are none, the rest share one place for
-//! each credential, `other`.
+//! that a client made up is one of these only where an upstream takes any name. Beyond [`PAIRS`] pairs
+//! those make room that counted nothing for longest: whoever makes names up then pushes out what
+//! is idle, and the pairs in use keep their counts. First come, first kept was refused: it hides the next
+//! real model for as long as the made-up ones live.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -18,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::record::{AttemptRecord, Record};
 use crate::admission::Verdict;
-use crate::pool::CredentialId;
+use crate::pool::{CredentialId, NO_MODEL};
 
 /// The counts of every pair. Times are since any fixed moment, the same in every call.
 #[derive(Debug, Default)]
@@ -64,6 +65,9 @@ pub struct PairHistory {
     pub credential: String,
     /// The model's name.
     pub model: String,
+    /// How long it has counted nothing.
+    #[serde(default)]
+    pub idle: Duration,
     /// Minutes ago, and what happened then.
     pub minutes: Vec<(u64, Count)>,
     /// Quarters of an hour ago, and what happened then.
@@ -78,6 +82,7 @@ impl PairHistory {
             Some(PairHistory {
                 credential: attempt.credential.0.to_string(),
                 model: model.to_owned(),
+                idle: Duration::ZERO,
                 minutes: vec![(0, count)],
                 quarters: vec![(0, count)],
             })
@@ -94,7 +99,8 @@ impl Counts {
                 continue;
             };
             let mut table = self.lock();
-            let rings = table.place(&attempt.credential.0, model, now);
+            let rings = table.place(&attempt.credential.0, model);
+            rings.used = rings.used.max(now + ORIGIN);
             rings.minutes.add(now, count);
             rings.quarters.add(now, count);
         }
@@ -121,6 +127,7 @@ impl Counts {
         let history = |((credential, model), rings): (&Pair, &Rings)| PairHistory {
             credential: credential.to_string(),
             model: model.to_string(),
+            idle: (now + ORIGIN).saturating_sub(rings.used),
             minutes: rings.minutes.by_age(now),
             quarters: rings.quarters.by_age(now),
         };
@@ -134,7 +141,8 @@ impl Counts {
             let Some(credential) = CredentialId::new(&pair.credential) else {
                 continue;
             };
-            let rings = table.place(&credential, &pair.model, now);
+            let rings = table.place(&credential, &pair.model);
+            rings.used = rings.used.max((now + ORIGIN).saturating_sub(pair.idle));
             rings.minutes.add_by_age(now, &pair.minutes);
             rings.quarters.add_by_age(now, &pair.quarters);
         }
@@ -150,36 +158,35 @@ type Pair = (CredentialId, Box<str>);
 #[derive(Debug, Default)]
 struct Table {
     pairs: HashMap<Pair, Rings>,
-    /// When idle pairs were last looked for.
-    swept: Option<Duration>,
 }
 
 impl Table {
-    fn place(&mut self, credential: &CredentialId, model: &str, now: Duration) -> &mut Rings {
-        let mut pair: Pair = (credential.clone(), model.into());
-        if !self.pairs.contains_key(&pair) && self.is_full(now) {
-            pair.1 = OTHER.into();
+    fn place(&mut self, credential: &CredentialId, model: &str) -> &mut Rings {
+        let pair: Pair = (credential.clone(), model.into());
+        if self.pairs.len() >= PAIRS && !self.pairs.contains_key(&pair) {
+            self.make_room();
         }
         self.pairs.entry(pair).or_default()
     }
 
-    /// Looks for idle pairs at most once a minute, since it looks at all of them.
-    fn is_full(&mut self, now: Duration) -> bool {
-        let full = |pairs: &HashMap<Pair, Rings>| pairs.len() >= PAIRS;
-        let due = self
-            .swept
-            .is_none_or(|last| now.saturating_sub(last) >= MINUTE);
-        if full(&self.pairs) && due {
-            self.swept = Some(now);
-            self.pairs
-                .retain(|_, rings| rings.spans(now) != Spans::default());
-        }
-        full(&self.pairs)
+    /// Forgets the eighth that was used longest ago: made-up names then do not cost a search each.
+    fn make_room(&mut self) {
+        let mut used: Vec<Duration> = self.pairs.values().map(|it| it.used).collect();
+        let (_, limit, _) = used.select_nth_unstable(PAIRS / 8);
+        let limit = *limit;
+        let mut surplus = PAIRS / 8;
+        self.pairs.retain(|_, rings| {
+            let goes = surplus > 0 && rings.used <= limit;
+            surplus -= usize::from(goes);
+            !goes
+        });
     }
 }
 
 #[derive(Debug)]
 struct Rings {
+    /// When something was last counted, since [`ORIGIN`] before the clock's beginning.
+    used: Duration,
     minutes: Ring,
     quarters: Ring,
 }
@@ -187,6 +194,7 @@ struct Rings {
 impl Default for Rings {
     fn default() -> Rings {
         Rings {
+            used: Duration::ZERO,
             minutes: Ring::new(MINUTE, 60),
             quarters: Ring::new(QUARTER, 96),
         }
@@ -302,13 +310,11 @@ const MINUTE: Duration = Duration::from_secs(60);
 const QUARTER: Duration = Duration::from_secs(15 * 60);
 /// Two days: a clock that starts at zero still has numbers for buckets of the day before it.
 const ORIGIN: Duration = Duration::from_secs(2 * 24 * 3_600);
-const OTHER: &str = "other";
-const NO_MODEL: &str = "none";
 
 /// What an attempt says about seats, and of which model.
 fn counted(attempt: &AttemptRecord) -> Option<(Count, &str)> {
     let refused = u32::from(attempt.verdict == Verdict::Capacity);
-    let admitted = u32::from(attempt.verdict.was_admitted());
+    let admitted = u32::from(attempt.was_admitted());
     let count = Count { refused, admitted };
     let model = attempt.model.as_ref();
     let model = model.map_or(NO_MODEL, |model| model.as_str());
@@ -397,25 +403,62 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_bounded_and_idle_ones_make_room() {
+    fn pairs_are_bounded_and_those_in_use_stay() {
         let counts = Counts::default();
         let mut record = failed_over();
-        let mut asked_for = |number: usize, now: Duration| {
+        let mut asked_for = |model: &str, counts: &Counts, now: Duration| {
             for attempt in &mut record.attempts {
-                attempt.model = Some(SafeText::new(&format!("m-{number}")));
+                attempt.model = Some(SafeText::new(model));
             }
             counts.record(&record, now);
         };
-        (0..PAIRS * 2).for_each(|number| asked_for(number, Duration::ZERO));
-        let spans = counts.spans(Duration::ZERO);
-        // One place more for each of the two credentials: `other`.
-        assert_eq!(spans.len(), PAIRS + 2);
-        assert_eq!(
-            spans.iter().filter(|(_, model, _)| model == OTHER).count(),
-            2
-        );
-        asked_for(99_999, HOUR * 25);
-        assert_eq!(counts.spans(HOUR * 25).len(), 2);
+        asked_for("real", &counts, Duration::ZERO);
+        asked_for("idle", &counts, Duration::ZERO);
+        for number in 0..PAIRS * 2 {
+            let now = Duration::from_secs(number as u64);
+            asked_for(&format!("made-up-{number}"), &counts, now);
+            asked_for("real", &counts, now);
+        }
+        let now = Duration::from_secs(2 * PAIRS as u64);
+        asked_for("new", &counts, now);
+        let known = |counts: &Counts, model: &str| {
+            let spans = counts.spans(now);
+            assert!(spans.len() <= PAIRS, "{}", spans.len());
+            let of_it = spans.iter().filter(|(_, name, _)| name == model);
+            of_it.map(|(_, _, spans)| spans.day.refused).sum::<u32>()
+        };
+        let real = 2 * PAIRS as u32 + 1;
+        let all = |counts| ["real", "new", "idle"].map(|model| known(counts, model));
+        assert_eq!(all(&counts), [real, 1, 0]);
+        // A successor knows as well which of them were idle.
+        let successor = Counts::default();
+        successor.import(&counts.export(now), now);
+        for number in 0..PAIRS {
+            let now = now + Duration::from_millis(number as u64);
+            asked_for(&format!("more-{number}"), &successor, now);
+            asked_for("real", &successor, now);
+        }
+        assert_eq!(all(&successor)[0], real + PAIRS as u32);
+    }
+
+    #[test]
+    fn a_client_that_left_while_it_read_was_admitted() {
+        let counts = Counts::default();
+        let mut record = failed_over();
+        record.attempts[1].verdict = Verdict::ClientGone;
+        counts.record(&record, Duration::ZERO);
+        let admitted = |counts: &Counts| {
+            counts
+                .spans(Duration::ZERO)
+                .get(1)
+                .map(|it| it.2.day.admitted)
+        };
+        assert_eq!(admitted(&counts), Some(1));
+        // One that left before there was an answer was not.
+        let counts = Counts::default();
+        record.attempts[1].committed = false;
+        counts.record(&record, Duration::ZERO);
+        assert_eq!(admitted(&counts), None);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::watch::watch;
 use crate::config::Config;
 use crate::observe::brief::brief;
 use crate::observe::groups::Kind;
+use crate::observe::rank;
 use crate::observe::status::SpanCounts;
 use crate::service::Place;
 use crate::terminal::ascii_json;
@@ -202,7 +203,7 @@ pub fn table(document: &[u8], width: Option<usize>) -> Result<String, String> {
         }
         None => {
             let credentials = status.credentials.iter();
-            credentials.flat_map(|it| rows(it, &status.pairs)).collect()
+            credentials.flat_map(|it| rows(it, &status)).collect()
         }
     };
     let mut text = head(&status);
@@ -241,11 +242,25 @@ fn head(status: &Status) -> String {
     text
 }
 
-/// One row for each pair of a credential that says something, or one for the credential itself. What
-/// is in flight is the credential's, so it stands in its first row.
-fn rows(credential: &Credential, pairs: &[Pair]) -> Vec<[String; COLUMNS]> {
-    let of_it = pairs.iter().filter(|pair| {
+/// One row for each pair of a credential that says something, as far as there is room ([`rank`]), or one
+/// for the credential itself. What is in flight is the credential's, so it stands in its first row.
+fn rows(credential: &Credential, status: &Status) -> Vec<[String; COLUMNS]> {
+    let of_it = status.pairs.iter().filter(|pair| {
         pair.credential == credential.id && (pair.model != "*" || pair.state != "ready")
+    });
+    let (of_it, rest) = rank::shown(of_it, status.credentials.len(), |pair| rank::Facts {
+        model: &pair.model,
+        state: &pair.state,
+        refused: pair.refused,
+        admitted: pair.admitted,
+    });
+    let rest = rest.map(|rest| Pair {
+        credential: credential.id.clone(),
+        model: format!("and {} more", rest.pairs),
+        state: String::new(),
+        left_ms: None,
+        refused: rest.refused,
+        admitted: rest.admitted,
     });
     let row = |(number, pair): (usize, &Pair)| {
         let span = |refused: u32, admitted: u32| format!("{refused}/{admitted}");
@@ -266,7 +281,8 @@ fn rows(credential: &Credential, pairs: &[Pair]) -> Vec<[String; COLUMNS]> {
             span(refused.day, admitted.day),
         ]
     };
-    let rows: Vec<_> = of_it.enumerate().map(row).collect();
+    let of_it = of_it.into_iter().chain(&rest).enumerate();
+    let rows: Vec<_> = of_it.map(row).collect();
     if !rows.is_empty() {
         return rows;
     }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::NO_MODEL;
 use super::balance::Tier;
 use super::credential::{Credential, CredentialIndex, Moment, Standing};
 use super::error::PoolError;
@@ -222,7 +223,7 @@ impl Pool {
             return taken.map_or_else(|| Choice::None(ask.why(owner, None, now)), Choice::Take);
         }
         let roster = route.rosters.of(ask.model);
-        let model = ask.model.unwrap_or_default();
+        let model = ask.model.unwrap_or(NO_MODEL);
         let root = ask.session.map(|it| it.root);
         let resident = ask.session.zip(route.affinity).map(|(session, ttl)| {
             let home = self.ledger.sessions(|it| it.home(session, ttl, now));
@@ -258,7 +259,7 @@ impl Pool {
             return;
         };
         let roster = route.rosters.of(settlement.model);
-        let model = settlement.model.unwrap_or_default();
+        let model = settlement.model.unwrap_or(NO_MODEL);
         let refused = settlement.refused.iter().filter_map(|it| {
             let credential = self.credentials.get(it.credential.0)?;
             Some(refusal(it.credential, credential.weight(), it.stated))
@@ -306,14 +307,14 @@ impl Pool {
         waiting: Option<Instant>,
         now: Instant,
     ) -> Allowance {
-        let model = model.unwrap_or_default();
+        let model = model.unwrap_or(NO_MODEL);
         let told = (self.max_attempts, waiting);
         self.ledger.allowance(model, session, told, now)
     }
 
     /// Whether the model is full, so that no attempt beyond the one under way is worth making.
     pub fn is_full(&self, model: Option<&str>) -> bool {
-        self.ledger.is_full(model.unwrap_or_default())
+        self.ledger.is_full(model.unwrap_or(NO_MODEL))
     }
 
     /// When a client is to come back that nothing can be done for now; `why` where nobody could be
@@ -327,7 +328,7 @@ impl Pool {
     ) -> Duration {
         let told = self
             .ledger
-            .retry_after(session, model.unwrap_or_default(), now);
+            .retry_after(session, model.unwrap_or(NO_MODEL), now);
         match why {
             Some(Why {
                 earliest: Some(earliest),

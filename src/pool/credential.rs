@@ -20,10 +20,10 @@ use super::exclusion::{
 };
 use super::expiry::Expiry;
 use super::lease::Lease;
-use super::lock;
 use super::secret::{SecretError, Stamp, header_value, read_secret, stamp};
 use super::spec::{CredentialId, CredentialSpec, HeaderSource, SecretSource};
 use super::token_route::TokenRoute;
+use super::{NO_MODEL, lock};
 use crate::admission::{Verdict, dice};
 
 /// The place of a credential in its pool, as listed in the configuration.
@@ -87,8 +87,9 @@ pub(super) enum Standing {
 
 type Stamps = Vec<Option<Stamp>>;
 
-/// The key under which requests without a model are remembered, as if it were a model's name.
-const NO_MODEL: &str = "";
+/// Bytes of the shortest secret that is looked for in texts. Chosen: below every key in use, above the
+/// words that error codes are made of.
+const LEAST_SOUGHT: usize = 8;
 
 impl Credential {
     /// Reads the secrets of `spec`.
@@ -155,6 +156,11 @@ impl Credential {
     /// The way in that what it sends names.
     pub fn token_route(&self) -> Option<TokenRoute> {
         self.secrets().token_route()
+    }
+
+    /// Whether a secret of it stands in `text`; see [`Secrets::are_in`].
+    pub fn is_secret_in(&self, text: &[u8]) -> bool {
+        self.secrets().are_in(text)
     }
 
     /// A number that only its id decides.
@@ -361,6 +367,21 @@ impl Secrets {
             plain,
             bearer,
             headers,
+        })
+    }
+
+    /// Whether one of them stands in `text`, in capitals or not. What is shorter than [`LEAST_SOUGHT`]
+    /// stands in too much.
+    pub fn are_in(&self, text: &[u8]) -> bool {
+        let secret = self.secret.expose_secret().as_bytes();
+        let of_headers = self.headers.iter().map(|(_, value)| value);
+        let of_headers = of_headers.filter(|value| value.is_sensitive());
+        let mut all = of_headers.map(HeaderValue::as_bytes).chain([secret]);
+        all.any(|secret| {
+            secret.len() >= LEAST_SOUGHT
+                && text
+                    .windows(secret.len())
+                    .any(|it| it.eq_ignore_ascii_case(secret))
         })
     }
 

@@ -47,6 +47,9 @@ pub use views::{BY_SCORE, PairView, SecretChanges};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// What requests without a model are known by, here and to operators, as if it were a model's name.
+pub const NO_MODEL: &str = "none";
+
 /// Locks `mutex`, also after a panic elsewhere: every critical section in this module leaves plain
 /// values that are whole between any two statements, so poisoning would only spread the damage.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -28,6 +28,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::NO_MODEL;
 use super::balance::Tier;
 use super::choice::Ask;
 use super::credential::{Credential, Moment};
@@ -185,7 +186,7 @@ impl Search<'_> {
     }
 
     fn take_probing(&self, credential: &Arc<Credential>) -> Option<Lease> {
-        let model = self.ask.model.unwrap_or_default();
+        let model = self.ask.model.unwrap_or(NO_MODEL);
         let trial = self.ledger.probe(model, credential.index(), self.now)?;
         let lease = credential.take(self.ask.model, self.now)?;
         Some(lease.trying(trial))

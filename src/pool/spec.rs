@@ -68,6 +68,13 @@ impl ModelPatterns {
         ModelPatterns(patterns)
     }
 
+    /// The models that are written out.
+    pub fn written_out(&self) -> impl Iterator<Item = &str> {
+        let included = self.0.iter().filter(|(include, _)| *include);
+        let patterns = included.map(|(_, glob)| glob.glob().glob());
+        patterns.filter(|pattern| !pattern.contains(['*', '?', '[', '{', '\\']))
+    }
+
     /// Whether `model` is served. A request without a model is served by every credential.
     pub fn serve(&self, model: Option<&str>) -> bool {
         let Some(model) = model else { return true };

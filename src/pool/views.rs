@@ -16,7 +16,7 @@ use crate::admission::score::Evidence;
 pub struct PairView {
     /// The credential.
     pub credential: CredentialId,
-    /// The model, `*` for the credential itself; empty for requests that name none.
+    /// The model, `*` for the credential itself; [`super::NO_MODEL`] for requests that name none.
     pub model: String,
     /// What it is.
     pub state: PairState,
@@ -45,7 +45,8 @@ pub struct SecretChanges {
 
 impl Pool {
     /// The state of each credential (model `*`), and of each pair about which something is known. What
-    /// excludes a pair by its own word is shown before its place in the order.
+    /// excludes a pair by its own word is shown before its place in the order, and what excludes its
+    /// credential before both, unless it ends sooner.
     pub fn snapshot(&self, now: Instant) -> Vec<PairView> {
         let mut views = Vec::with_capacity(self.credentials.len());
         let mut scored = self.ledger.scored(now).into_iter().peekable();
@@ -53,7 +54,7 @@ impl Pool {
         for credential in &self.credentials {
             let (whole, pairs) = credential.shown(now);
             let is_wide = wide.contains(&credential.index());
-            let mut view = PairView::new(credential.id(), "*".to_owned(), whole, now);
+            let mut view = PairView::new(credential.id(), "*".to_owned(), whole.clone(), now);
             if view.state == PairState::Ready && is_wide {
                 view.state = PairState::Shunned;
                 view.basis = Some(BY_MODELS);
@@ -75,7 +76,8 @@ impl Pool {
                 };
                 of_models.insert(model, view);
             }
-            views.extend(of_models.into_values());
+            let of_models = of_models.into_values();
+            views.extend(of_models.map(|view| view.within(whole.as_ref(), now)));
         }
         views
     }
@@ -151,6 +153,22 @@ impl PairView {
             score: 0.0,
             excess: 0.0,
             evidence: Evidence::default(),
+        }
+    }
+
+    /// The same, of a credential that may be excluded with every model.
+    fn within(self, whole: Option<&Shown>, now: Instant) -> PairView {
+        // What ends at no known time outlasts what does.
+        let end = |left: Option<Duration>| left.unwrap_or(Duration::MAX);
+        let own_exclusion = !matches!(self.basis, None | Some(BY_SCORE));
+        match whole {
+            Some(whole) if !own_exclusion || end(whole.left) >= end(self.left) => PairView {
+                score: self.score,
+                excess: self.excess,
+                evidence: self.evidence,
+                ..PairView::new(&self.credential, self.model, Some(whole.clone()), now)
+            },
+            Some(_) | None => self,
         }
     }
 

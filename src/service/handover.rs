@@ -191,8 +191,6 @@ impl Handover {
     ///
     /// Why the successor does not serve. It has ended then, or is ended here.
     pub fn complete(mut self, sockets: &Sockets, edge: &Edge) -> Result<Successor, Refusal> {
-        // From before it is told what was learned, so that nothing falls in between.
-        let news = edge.begin_news();
         let served = self.until_it_serves(sockets, edge);
         if served.is_err() {
             // It may hang: then nothing else ends it.
@@ -200,7 +198,7 @@ impl Handover {
             self.started.iter().for_each(|(pid, _)| kill(*pid));
         }
         let _ = self.child.wait();
-        let (pid, build) = served?;
+        let (pid, build, news) = served?;
         notify::main_pid(pid);
         let until = Instant::now() + SETTLE;
         let settled = self
@@ -221,7 +219,7 @@ impl Handover {
         &mut self,
         sockets: &Sockets,
         edge: &Edge,
-    ) -> Result<(u32, String), Refusal> {
+    ) -> Result<(u32, String, Newsreel), Refusal> {
         let until = self.until;
         let started = self.hear(until, |it| match it {
             Answer::Started {
@@ -241,11 +239,11 @@ impl Handover {
         }
         self.hear(until, |it| matches!(it, Answer::Asks).then_some(()))?;
         self.say(&Word::Sockets, sockets, until)?;
-        self.tell_learned(edge, until)?;
+        let news = self.tell_learned(edge, until)?;
         self.hear(until, |it| matches!(it, Answer::Ready).then_some(()))?;
         self.say(&Word::Go, &Sockets::default(), until)?;
         self.hear(until, |it| matches!(it, Answer::Serving).then_some(()))?;
-        Ok((pid, build))
+        Ok((pid, build, news))
     }
 
     fn say(&mut self, word: &Word, sockets: &Sockets, until: Instant) -> Result<(), Refusal> {
@@ -255,19 +253,21 @@ impl Handover {
     }
 
     /// What the edge has learned. What would be too much to send is left out: that costs the successor
-    /// some refusals, and refusing it would cost the reload.
-    fn tell_learned(&mut self, edge: &Edge, until: Instant) -> Result<(), Refusal> {
-        let learned = serde_json::to_value(edge.hand_over(Instant::now())).unwrap_or_default();
+    /// some refusals, and refusing it would cost the reload. Gives what happens from here on.
+    fn tell_learned(&mut self, edge: &Edge, until: Instant) -> Result<Newsreel, Refusal> {
+        let (learned, news) = edge.bequeath(Instant::now());
+        let learned = serde_json::to_value(learned).unwrap_or_default();
         let told = self.channel.send(&Word::Learned { learned }, &[], until);
         match told {
             // Nothing of it was sent.
             Err(ChannelError::Garbled(why)) => {
                 log::warn!(reason:% = why; "what was learned is not handed over");
                 let learned = serde_json::Value::Null;
-                self.say(&Word::Learned { learned }, &Sockets::default(), until)
+                self.say(&Word::Learned { learned }, &Sockets::default(), until)?;
             }
-            told => told.map_err(Handover::lost),
+            told => told.map_err(Handover::lost)?,
         }
+        Ok(news)
     }
 
     /// The next answer that `wanted` takes; a refusal ends the handover.

@@ -11,6 +11,9 @@ use std::time::SystemTime;
 use memchr::memchr;
 use serde::Deserialize;
 
+use super::words;
+use crate::admission::Verdict;
+
 /// How a line of the audit begins.
 pub const TIME_COMES_FIRST: &[u8] = br#"{"ts":""#;
 
@@ -178,6 +181,17 @@ impl<'a> Line<'a> {
     /// When the request came; always known of a line that was read.
     pub fn came(&self) -> Option<SystemTime> {
         humantime::parse_rfc3339(&self.ts).ok()
+    }
+}
+
+impl Attempt<'_> {
+    /// Whether the upstream had a seat for it; as the record says it.
+    pub fn was_admitted(&self) -> bool {
+        match words::member(&Verdict::ALL, Verdict::as_str, &self.verdict) {
+            Some(Verdict::ClientGone) => self.committed,
+            Some(verdict) => verdict.was_admitted(),
+            None => false,
+        }
     }
 }
 

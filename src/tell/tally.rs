@@ -219,7 +219,7 @@ impl Row {
     fn take(&mut self, attempt: &Attempt<'_>) {
         let verdict = words::member(&Verdict::ALL, Verdict::as_str, &attempt.verdict);
         self.attempts += 1;
-        self.admitted += u64::from(verdict.is_some_and(Verdict::was_admitted));
+        self.admitted += u64::from(attempt.was_admitted());
         self.refused += u64::from(verdict == Some(Verdict::Capacity));
     }
 }

@@ -115,7 +115,7 @@ impl Page {
     }
 
     fn reasons(&mut self, line: &Line<'_>, attempt: &Attempt<'_>) {
-        let mut why = capitalised(&words::verdict(&attempt.verdict));
+        let mut why = capitalised(&words::attempt(attempt));
         if let Some(shape) = &attempt.shape {
             let _ = write!(why, ", {}", words::shape(shape));
         }

@@ -4,12 +4,22 @@
 //! before it has a sentence. A word that this program does not know (the log of a newer one) is shown
 //! as it stands.
 
+use super::line::Attempt;
 use crate::admission::{Shape, Verdict};
 use crate::observe::words::{Blocked, CommitReason, Outcome, Then};
 
 /// What an attempt came to.
 pub fn verdict(word: &str) -> String {
     known(&Verdict::ALL, Verdict::as_str, of_verdict, word)
+}
+
+/// The same for a whole attempt: a client may leave before there is a verdict, or while it reads.
+pub fn attempt(attempt: &Attempt<'_>) -> String {
+    let left = &*attempt.verdict == Verdict::ClientGone.as_str();
+    match left && attempt.was_admitted() {
+        true => "it was admitted; the client left before the answer's end".to_owned(),
+        false => verdict(&attempt.verdict),
+    }
 }
 
 /// Whether an attempt with this verdict got its answer.
@@ -205,5 +215,16 @@ mod tests {
             outcome("new"),
         ];
         assert!(shown.iter().all(|text| text.contains("`new`")), "{shown:?}");
+    }
+
+    #[test]
+    fn a_client_that_left_while_it_read_had_been_admitted_and_one_that_left_before_had_not() {
+        let said = |committed: bool| {
+            let line =
+                format!(r#"{{"credential":"a","verdict":"client_gone","committed":{committed}}}"#);
+            attempt(&serde_json::from_str(&line).unwrap())
+        };
+        assert!(said(true).starts_with("it was admitted; the client left"));
+        assert_eq!(said(false), "the client left before there was a verdict");
     }
 }

@@ -15,7 +15,7 @@ use super::Course;
 use crate::admission::full::Start;
 use crate::admission::room::Standing;
 use crate::edge::waiting::Place;
-use crate::pool::{Lease, NoneReason, Why};
+use crate::pool::{Lease, NO_MODEL, NoneReason, Why};
 
 /// How often the one whose turn it is asks the pool: an admission elsewhere may have earned it a start.
 /// Chosen: a quarter of the pool's own pace.
@@ -114,7 +114,7 @@ impl Course<'_> {
         // An address is no session: behind one there may be a campus, which is not to pay for one loop.
         let model = self.plan.ask.model.as_deref();
         let named = self.plan.session.map(|it| it.root);
-        let line = model.unwrap_or_default();
+        let line = model.unwrap_or(NO_MODEL);
         let mut place: Option<Place> = None;
         loop {
             let now = Instant::now();

@@ -116,11 +116,14 @@ fn host<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Option<&'r str> {
 
 /// A browser that was lured here by a name still sends the name.
 fn is_this_machine(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split_once(']').map_or("", |(address, _)| address),
-        None => host.split_once(':').map_or(host, |(name, _)| name),
+    let (name, port) = match host.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').unwrap_or_default(),
+        None => host.find(':').map_or((host, ""), |at| host.split_at(at)),
     };
-    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+    let digits = port.strip_prefix(':').unwrap_or(port);
+    let is_port =
+        port.is_empty() || (port.starts_with(':') && digits.bytes().all(|b| b.is_ascii_digit()));
+    is_port && (name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok())
 }
 
 /// A browser says which page sends an order; programs do not.

@@ -326,6 +326,9 @@ fn a_rebound_name_can_neither_order_nor_read() {
         "127.0.0.1.evil.example",
         "localhost.evil.example",
         "[evil]",
+        "[::1].evil.example",
+        "[::1]evil.example:9090",
+        "localhost:evil.example",
         "",
     ] {
         assert_eq!(open.status("GET /status", &[("host", name)]), 403, "{name}");

@@ -86,6 +86,28 @@ fn whoever_answers_may_count_as_far_as_numbers_go() {
 }
 
 #[test]
+fn made_up_models_of_one_credential_do_not_push_the_others_off_the_table() {
+    let mut document: serde_json::Value = serde_json::from_slice(&document()).unwrap();
+    let pairs = document["pairs"].as_array_mut().unwrap();
+    for number in 0..900 {
+        let mut pair = pairs[1].clone();
+        pair["model"] = format!("made-up-{number}").into();
+        pair["state"] = "unsupported".into();
+        pairs.insert(1, pair);
+    }
+    let text = table(document.to_string().as_bytes(), None).unwrap();
+    assert_eq!(text.lines().count(), 7 + 26 + 2, "{text}");
+    for shown in [
+        "gpt-5.6-sol ",
+        "and 877 more",
+        "campus-of-the-long-name",
+        "spare",
+    ] {
+        assert!(text.contains(shown), "{shown}\n{text}");
+    }
+}
+
+#[test]
 fn no_line_of_the_table_is_wider_than_the_terminal() {
     let mut asked = 0;
     for width in 44..140 {

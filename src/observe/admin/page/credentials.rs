@@ -6,6 +6,7 @@ use super::chart::Chart;
 use super::markup::{Escaped, cell, model, plural, table};
 use crate::observe::allowances::AllowanceStatus;
 use crate::observe::brief::brief;
+use crate::observe::rank::{self, Rest};
 use crate::observe::status::{CredentialStatus, PairStatus, Pieces, Status};
 
 pub(super) fn section(page: &mut String, status: &Status) -> fmt::Result {
@@ -18,29 +19,26 @@ pub(super) fn section(page: &mut String, status: &Status) -> fmt::Result {
          and how many admitted. In the charts admitted goes up, refused down.",
         &["Model", "State", "15 minutes", "1 hour", "24 hours"],
     )?;
-    let (mut shown, mut left_out) = (0, 0);
     for credential in &status.credentials {
         page.write_str("<tbody role=\"rowgroup\">\n")?;
         heading(page, credential)?;
-        let mut empty = true;
-        for pair in status.pairs.iter().filter(|it| tells(it, credential)) {
-            empty = false;
-            if shown < MOST_ROWS {
-                row(page, pair)?;
-                shown += 1;
-            } else {
-                left_out += 1;
-            }
-        }
-        if empty {
+        let pairs = status.pairs.iter().filter(|it| tells(it, credential));
+        let (pairs, rest) = rank::shown(pairs, status.credentials.len(), |pair| rank::Facts {
+            model: &pair.model,
+            state: pair.state,
+            refused: pair.refused,
+            admitted: pair.admitted,
+        });
+        if pairs.is_empty() {
             unused(page, credential)?;
+        }
+        pairs.iter().try_for_each(|pair| row(page, pair))?;
+        if let Some(rest) = rest {
+            summed(page, credential, &rest)?;
         }
         page.write_str("</tbody>\n")?;
     }
     page.write_str("</table>\n")?;
-    if left_out > 0 {
-        writeln!(page, "<p>{left_out} more rows are in /status.</p>")?;
-    }
     states(page)?;
     page.write_str("</section>\n")
 }
@@ -107,6 +105,30 @@ fn row(page: &mut String, pair: &PairStatus) -> fmt::Result {
     ];
     for (column, refused, admitted, pieces) in spans {
         cell(page, column, Span(refused, admitted, pieces))?;
+    }
+    page.write_str("</tr>\n")
+}
+
+/// The pairs without a row.
+fn summed(page: &mut String, credential: &CredentialStatus, rest: &Rest) -> fmt::Result {
+    write!(
+        page,
+        "<tr role=\"row\" data-rest=\"{}\"><th role=\"rowheader\" scope=\"row\">{} more</th>",
+        Escaped(&credential.id),
+        rest.pairs,
+    )?;
+    cell(page, "State", "each in <a href=\"status\">/status</a>")?;
+    let spans = [
+        ("15 minutes", rest.refused.quarter, rest.admitted.quarter),
+        ("1 hour", rest.refused.hour, rest.admitted.hour),
+        ("24 hours", rest.refused.day, rest.admitted.day),
+    ];
+    for (column, refused, admitted) in spans {
+        cell(
+            page,
+            column,
+            format_args!("{refused} refused, {admitted} admitted"),
+        )?;
     }
     page.write_str("</tr>\n")
 }
@@ -216,9 +238,6 @@ impl fmt::Display for Left<'_> {
         write!(f, " (the upstream said so {age} ago)")
     }
 }
-
-/// Rows; more are a page that nobody reads. Chosen: 20 credentials with 25 models.
-const MOST_ROWS: usize = 500;
 
 const STATES: [(&str, &str); 11] = [
     ("ready", "takes requests"),

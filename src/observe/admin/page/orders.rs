@@ -16,7 +16,12 @@ pub(super) fn section(page: &mut String, status: &Status, orders: Orders) -> fmt
     match orders {
         Orders::ElsewhereOnly => page.write_str(
             "<p>Orders cannot be given here: without <code>admin.token</code> any page in a browser \
-             on this machine could give them. Set it, and start berth again.</p>\n",
+             on this machine could give them. The control socket, <code>berth-KEY.sock</code> in \
+             <code>process.runtime_dir</code>, takes them without a token, from root and from berth's \
+             own user:</p>\n\
+             <pre tabindex=\"0\" aria-label=\"Command\">curl -X POST --unix-socket SOCKET \\\n  \
+             http://localhost/credentials/ID/drain</pre>\n\
+             <p>To give orders here, set <code>admin.token</code> and run <code>berth reload</code>.</p>\n",
         )?,
         Orders::WithToken => {
             form(page, status)?;

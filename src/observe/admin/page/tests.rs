@@ -6,7 +6,7 @@ use crate::observe::allowances::Allowances;
 use crate::observe::groups::Kind;
 use crate::observe::hits::RuleHits;
 use crate::observe::record::tests::failed_over;
-use crate::observe::refusals::Refusals;
+use crate::observe::refusals::{RefusalStatus, Refusals};
 use crate::observe::safe::SafeText;
 use crate::observe::scrape::tests::pool;
 use crate::observe::snapshot::Snapshot;
@@ -180,20 +180,57 @@ fn credentials_are_compared_by_a_link() {
 }
 
 #[test]
+fn the_sentence_does_not_deny_what_is_only_not_proven() {
+    let mut snapshot = pool();
+    snapshot.models.clear();
+    snapshot.pairs.clear();
+    let mut status = status(&snapshot);
+    let one = RefusalStatus {
+        shape: "http_503",
+        outcome: "refused_all",
+        ..status.refusals[0].clone()
+    };
+    let of = |request: &str| RefusalStatus {
+        request_id: request.to_owned(),
+        ..one.clone()
+    };
+    status.refusals = vec![of("br-2"), of("br-2"), of("br-2"), of("br-1"), of("br-1")];
+    let page = page(&status);
+    for said in [
+        "<dd id=\"full\">Not proven: 2 requests were refused by every credential asked, the last with gpt-5.6-sol",
+        "<dd id=\"streams\">No: 5 refusals for want of a seat, and none inside",
+        "<dd id=\"refused\">Not proven: no credential is known",
+    ] {
+        assert!(page.contains(said), "{said}\n{page}");
+    }
+}
+
+#[test]
 fn without_a_token_there_is_no_form() {
     let status = status(&pool());
     let without = html(&status, Orders::ElsewhereOnly);
     assert!(!without.contains("<form") && without.contains("admin.token"));
+    assert!(without.contains("control socket") && without.contains("--unix-socket"));
     assert!(page(&status).contains("<form id=\"order\" hidden>"));
 }
 
 #[test]
 fn a_pool_of_any_size_is_a_page_of_bounded_size() {
     let mut status = status(&pool());
-    let pair = status.pairs[0].clone();
-    status.pairs = vec![pair; 3_000];
+    let mut pair = status.pairs[0].clone();
+    pair.state = "unsupported";
+    status.pairs.extend(vec![pair; 3_000]);
     let page = page(&status);
-    assert_eq!(page.matches("data-pair=").count(), 500 + 1);
-    assert!(page.contains("2500 more rows are in /status"));
+    // Both credentials are there, and the rest of the first in one row.
+    for (credential, rows) in [("campus-a", 25), ("campus-b", 2)] {
+        let pairs = page
+            .matches(&format!("data-pair=\"{credential} with"))
+            .count();
+        assert_eq!(pairs, rows, "{credential}");
+    }
+    assert!(
+        page.contains("data-rest=\"campus-a\"><th role=\"rowheader\" scope=\"row\">2976 more</th>")
+    );
+    assert!(page.contains("data-state=\"cooling\""));
     assert!(page.len() < 1 << 20, "{}", page.len());
 }

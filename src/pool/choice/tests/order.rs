@@ -275,3 +275,49 @@ fn the_snapshot_says_why_a_pair_goes_last() {
     pool.reset(&id("a"));
     assert!(pool.snapshot(now).iter().all(|it| it.model == "*"));
 }
+
+#[test]
+fn a_pair_is_never_shown_better_than_its_credential() {
+    let pool = resident(Balance::LeastInFlight, &["a", "b"]);
+    let now = Instant::now();
+    blame(&pool, (0, 1), 1, now);
+    let cooled = now + Duration::from_secs(60);
+    let shown = || {
+        let views = pool.snapshot(cooled);
+        let pair = views.into_iter().find(|it| it.model == "m").unwrap();
+        (pair.state, pair.score > 5.0)
+    };
+    assert_eq!(shown(), (PairState::Ready, true));
+    let of_a = Ask {
+        only: Some(CredentialIndex(0)),
+        ..ask("n")
+    };
+    let lease = take(&pool, &of_a, now);
+    let spent = Stated {
+        after: Duration::from_secs(7_200),
+        basis: "retry_after",
+        pair_only: false,
+    };
+    lease.learn(Some("n"), Verdict::Quota, Some(spent), now);
+    assert_eq!(shown(), (PairState::Spent, true));
+    // Its own word stands where it outlasts the credential's.
+    pool.hold_out(&id("a"), Some("m"), Duration::from_secs(9_000), now);
+    assert_eq!(shown(), (PairState::HeldOut, true));
+    pool.drain(&id("a"), now);
+    assert_eq!(shown(), (PairState::Drained, true));
+}
+
+#[test]
+fn requests_without_a_model_are_one_pair_with_one_name() {
+    let pool = pool(Balance::LeastInFlight, &["a"]);
+    let now = Instant::now();
+    let ask = Ask {
+        model: None,
+        ..ask("m")
+    };
+    pool.hold_out(&id("a"), Some(NO_MODEL), Duration::from_secs(60), now);
+    assert!(matches!(pool.choose(&ask, now), Choice::None(_)));
+    let views = pool.snapshot(now).into_iter();
+    let models: Vec<_> = views.map(|it| it.model).collect();
+    assert_eq!(models, ["*", NO_MODEL]);
+}
