@@ -145,6 +145,11 @@ fn table() -> Vec<(Step, Seen)> {
             Is(Ends::More, Some(200), &LIFECYCLE),
         ),
         (
+            Step::Stall(Default::default()),
+            Is(Ends::More, Some(200), BEGUN),
+        ),
+        (Step::Malformed(Default::default()), whole(200, ADMITTED)),
+        (
             Step::LyingLength(Announce::More),
             Is(Ends::Fin, Some(200), ADMITTED),
         ),
@@ -153,6 +158,7 @@ fn table() -> Vec<(Step, Seen)> {
             Step::NoTerminal,
             whole(200, &ADMITTED[..ADMITTED.len() - 1]),
         ),
+        (Step::NoDone, whole(200, &ADMITTED[..ADMITTED.len() - 1])),
         (
             Step::Early503(Default::default()),
             whole(503, &["server_is_overloaded"]),
