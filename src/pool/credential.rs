@@ -24,7 +24,7 @@ use super::lock;
 use super::secret::{SecretError, Stamp, header_value, read_secret, stamp};
 use super::spec::{CredentialId, CredentialSpec, HeaderSource, SecretSource};
 use super::token_route::TokenRoute;
-use crate::admission::{Verdict, dice};
+use crate::admission::{Verdict, Withheld, dice};
 
 /// The place of a credential in its pool, as listed in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,6 +56,8 @@ pub struct Secrets {
     bearer: HeaderValue,
     headers: Vec<(HeaderName, HeaderValue)>,
     expires: Option<Expiry>,
+    /// All of these that are secrets.
+    withheld: Withheld,
 }
 
 /// A secret of a credential could not be had.
@@ -315,6 +317,11 @@ impl Secrets {
         &self.headers
     }
 
+    /// What an upstream that is sent these must not say.
+    pub fn withheld(&self) -> &Withheld {
+        &self.withheld
+    }
+
     /// The way in that its token names; `None` where the secret is no token.
     pub fn token_route(&self) -> Option<TokenRoute> {
         TokenRoute::of(&self.secret)
@@ -341,15 +348,21 @@ impl Secrets {
         let bearer = header_value("Bearer ", &secret, &spec.secret);
         let bearer = bearer.map_err(|error| fail(None, error))?;
         let mut headers = Vec::with_capacity(spec.headers.len());
+        let mut withheld = vec![secret.clone()];
         for (name, source) in &spec.headers {
             let value = match source {
                 HeaderSource::Literal(value) => value.clone(),
-                HeaderSource::Secret(source) => get(Some(name), source)?.1,
+                HeaderSource::Secret(source) => {
+                    let (secret, plain) = get(Some(name), source)?;
+                    withheld.push(secret);
+                    plain
+                }
             };
             headers.push((name.clone(), value));
         }
         Ok(Secrets {
             expires: Expiry::of(secret.expose_secret()),
+            withheld: Withheld::new(withheld),
             secret,
             plain,
             bearer,
