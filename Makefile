@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Where rustup puts cargo, for a shell that was open before it was installed.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: demo test test-otlp test-clients test-page test-systemd test-observability soak check examples deb needs
+.PHONY: demo test test-otlp test-clients test-page test-systemd test-observability soak fuzz deny advisories sbom check examples deb needs
 
 # Every kind of refusal, and what a client sees of it. No configuration, no keys.
 demo: needs
@@ -39,9 +39,26 @@ MINUTES ?= 30
 soak: needs
 	$(CARGO) test --release --locked --test soak -- --minutes $(MINUTES) --write docs/reliability.md
 
+# Each target of fuzz/ for a minute, or SECONDS_EACH. `make test` replays what they began with.
+fuzz: needs
+	fuzz/run.sh
+
+# Licences, sources and bans of all that berth is built of (deny.toml).
+deny:
+	tools/cargo.sh deny --locked check --hide-inclusion-graph --allow duplicate bans licenses sources
+
+# Known defects of it. Needs the database of rustsec.org.
+advisories:
+	tools/cargo.sh deny --locked check --hide-inclusion-graph advisories
+
+# What the binary is made of, as CycloneDX: target/berth.cdx.json.
+sbom: needs
+	CARGO="$(CARGO)" tools/sbom.sh
+
 # What a change must pass before it is looked at.
 check: needs
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --locked --all-targets --features otlp -- -D warnings
 
 # Every example configuration must be good.

@@ -252,6 +252,7 @@ fn status_of(path: &Path, by: Option<Kind>, telling: Telling) -> ExitCode {
 
 fn run(path: &Path, take_over: bool) -> ExitCode {
     berth::observe::log::start();
+    service::keep_private();
     let served = match take_over {
         false => service::run(path),
         true => service::take_over(path),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth::sim::{Chance, Program, Shape, Sim, Step, Then};
+use berth::sim::{Chance, Program, Refuse, Shape, Sim, Step, Then};
 use common::wire::{Answer, Client, Ends, body, post};
 use common::{Berth, DEADLINE, IDS, config};
 
@@ -27,7 +27,13 @@ fn program() -> Program {
                 mid_frame: false,
             }),
             19 => Step::HalfHead,
-            _ => Step::refuse(shape),
+            _ => Step::Refuse(Refuse {
+                shape,
+                // It tells the key that it was asked with, wherever that can stand.
+                message: Some(format!("Selected model is at capacity for sk-{id}.")),
+                headers: BTreeMap::from([("x-echo".to_owned(), format!("Bearer sk-{id}"))]),
+                ..Refuse::default()
+            }),
         };
         let step = Step::Chance(Chance {
             percent: 33,
@@ -83,6 +89,8 @@ async fn nothing_private_is_shown(berth: &Berth) {
 
 /// What an answer was; panics where it is neither whole nor an honest error.
 fn judge(answer: &Answer, path: &str, stream: bool) -> &'static str {
+    let shown = format!("{} {:?}", answer.text(), answer.headers);
+    assert!(!shown.contains("sk-"), "a key is told: {shown}");
     if answer.status == 503 {
         let told = answer.json();
         assert_eq!(answer.ends, Ends::Whole, "{answer:?}");

@@ -7,6 +7,7 @@
 use serde_json::value::RawValue;
 
 use super::json::{Object, number, says_something, text};
+use super::withheld::Withheld;
 
 /// The parsed facts of a failure.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -73,6 +74,13 @@ impl Facts {
         let detail = Object::of(object.detail).is_some_and(|detail| text(detail.code).is_some());
         let response = Object::of(object.response).is_some_and(|response| failed(&response));
         (failed(&object) || flat || detail || response).then(|| Facts::of(&object))
+    }
+
+    /// Takes out what the upstream must not say.
+    pub(super) fn withhold(&mut self, withheld: &Withheld) {
+        for said in [&mut self.code, &mut self.kind, &mut self.message] {
+            *said = said.take().map(|text| withheld.text(text));
+        }
     }
 
     fn says_nothing(&self) -> bool {

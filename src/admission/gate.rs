@@ -131,6 +131,7 @@ pub struct Gate {
     held_frames: usize,
     max_bytes: usize,
     streamed: bool,
+    refused: bool,
 }
 
 #[derive(Debug)]
@@ -193,6 +194,7 @@ impl Gate {
             held_frames: 0,
             max_bytes,
             streamed,
+            refused: false,
         };
         (gate, step)
     }
@@ -260,8 +262,13 @@ impl Gate {
         }
     }
 
-    /// Everything held, in the order it came.
+    /// Everything held, in the order it came; of a refusal without what it must not say.
     pub fn into_held(self) -> Vec<Bytes> {
+        if self.refused
+            && let Some(clean) = self.reading.withheld.bytes(&self.held.concat())
+        {
+            return vec![clean];
+        }
         self.held
     }
 
@@ -347,7 +354,8 @@ impl Gate {
         }
     }
 
-    fn refuse(&self, facts: Facts, shape: Shape) -> Step {
+    fn refuse(&mut self, facts: Facts, shape: Shape) -> Step {
+        self.refused = true;
         let page = matches!(self.reader, Reader::Document { page: true });
         Step::Refuse(Box::new(refusal(
             facts,
@@ -371,13 +379,14 @@ fn no_answer(rule: &'static str, shape: Shape) -> Step {
 
 /// The refusal that some facts make.
 pub fn refusal(
-    facts: Facts,
+    mut facts: Facts,
     shape: Shape,
     status: u16,
     reading: &Reading,
     page: bool,
     spent: bool,
 ) -> Refusal {
+    facts.withhold(&reading.withheld);
     let evidence = Evidence {
         // Inside a 2xx an error may state its status; a real one is not overruled by words.
         status: match (status, facts.status) {

@@ -34,7 +34,9 @@ pub mod stream;
 pub mod turn_metadata;
 pub mod usage;
 pub mod verdict;
+pub mod withheld;
 
 pub use dialect::{Dialect, Endpoint};
 pub use policy::Policy;
 pub use verdict::{HoldOut, PairState, Scope, Shape, Switch, Telling, Verdict, Words};
+pub use withheld::Withheld;

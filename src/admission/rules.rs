@@ -22,6 +22,7 @@ use std::time::Duration;
 use super::day::Day;
 use super::dialect::Dialect;
 use super::verdict::{Switch, Verdict};
+use super::withheld::Withheld;
 
 pub use built_in::{BUILT_IN, OF_TIER};
 pub use words::Condition;
@@ -149,6 +150,8 @@ pub struct Reading {
     pub dialect: Dialect,
     /// The upstream's name.
     pub upstream: Arc<str>,
+    /// What it was sent and must not say.
+    pub withheld: Withheld,
 }
 
 impl Rules {

@@ -7,10 +7,11 @@
 //!    └──── upstream's end ───▶ truncated: the client must see a broken body
 //! ```
 //!
-//! Three things are done, and no more. A failure's code is rewritten (`rewrite`), because the Codex
+//! Four things are done, and no more. A failure's code is rewritten (`rewrite`), because the Codex
 //! client takes two of them as final. An `error` whose terminal frame does not follow gets one,
 //! because that client ignores errors and waits for the end. And a stream that ends without its
-//! terminal frame is reported as truncated, because SDKs take a clean end for success.
+//! terminal frame is reported as truncated, because SDKs take a clean end for success. Of a failure the
+//! secret that the upstream was sent is taken out (`withheld`).
 //!
 //! A healthy frame is never copied and never parsed: its kind is read off its first bytes. An
 //! unfinished frame waits only while its beginning could still be that of a failure, and never beyond
@@ -328,7 +329,8 @@ impl Stream {
                 };
                 self.fail(facts);
             }
-            Meaning::Error(facts) => {
+            Meaning::Error(mut facts) => {
+                facts.withhold(&self.reading.withheld);
                 self.state = State::Erred {
                     facts,
                     sequence: number(object.sequence_number),
@@ -356,7 +358,10 @@ impl Stream {
     }
 
     fn rewrite(&mut self, frame: &[u8]) -> Option<Bytes> {
-        let change = rewrite::frame(frame, &self.code)?;
+        let clean = self.reading.withheld.bytes(frame);
+        let Some(change) = rewrite::frame(clean.as_deref().unwrap_or(frame), &self.code) else {
+            return clean;
+        };
         self.rewritten.get_or_insert((change.from, 0)).1 += 1;
         Some(change.bytes)
     }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::field::{List, Part, Placed};
@@ -216,7 +215,7 @@ pub fn usual_runtime_dir() -> PathBuf {
     if let Some(folder) = first.filter(|folder| folder.is_absolute()) {
         return folder;
     }
-    let user = std::fs::metadata("/proc/self").map_or(0, |it| it.uid());
+    let user = rustix::process::geteuid().as_raw();
     let of_session = PathBuf::from(format!("/run/user/{user}"));
     match of_session.is_dir() {
         true => of_session.join("berth"),

@@ -35,7 +35,7 @@ use crate::pool::{MemoryBudget, Reservation};
 
 use super::body::{BodyFault, Next, Source};
 use super::head::{self, Head};
-use super::headers::Framing;
+use super::headers::{self, Framing};
 use super::task::{Report, Task};
 
 /// How long a piece of a request's body may wait for the upstream, or for the client that streams it.
@@ -380,7 +380,10 @@ impl Attempt {
         earliest([head, earliest([hold, self.times.request])])
     }
 
-    fn open(&mut self, head: Box<ResponseHeader>) -> Step {
+    fn open(&mut self, mut head: Box<ResponseHeader>) -> Step {
+        for name in headers::telling(&head.headers, &self.purpose.reading.withheld) {
+            head.remove_header(&name);
+        }
         let Head { answer, decoder } = head::read(&head, self.purpose.head_only);
         let Purpose {
             endpoint,

@@ -132,8 +132,8 @@ impl Edge {
         *ctx = Ctx::Clean(Box::new(Clean {
             tale,
             plan,
+            reading: self.reading(&upstream, lease.secrets()),
             lease,
-            reading: self.reading(&upstream),
             upstream,
             sent: Instant::now(),
             observing: self.policy.mode == Mode::Observe,
@@ -216,6 +216,10 @@ impl Clean {
     ) -> pingora::Result<()> {
         if response.status.is_informational() {
             return Ok(());
+        }
+        // The body passes byte for byte in these modes; a head is read, and cleaned, by everybody.
+        for name in headers::telling(&response.headers, &self.reading.withheld) {
+            response.remove_header(&name);
         }
         self.status = Some(response.status.as_u16());
         self.told.status = self.status;

@@ -136,12 +136,18 @@ pub async fn deliver(
         attempt.purpose().endpoint,
         attempt.purpose().reading.clone(),
     );
+    let withheld = attempt.purpose().reading.withheld.clone();
     let frames = gate.reads_frames();
     let mut stream = match change {
         Change::Failures(code) if frames => Stream::events(endpoint, reading, code.clone()),
         Change::Failures(_) | Change::Nothing => Stream::opaque(endpoint, reading),
     };
+    let came = gate.held_bytes();
     let mut held = gate.into_held();
+    let shorter = held.iter().map(Bytes::len).sum::<usize>() != came;
+    if shorter {
+        headers::body_changed(&mut head);
+    }
     let whole = attempt.ended && !frames;
     let mut rewritten = None;
     let mut usage = Usage::default();
@@ -163,7 +169,7 @@ pub async fn deliver(
     let recoded = decoder.is_some();
     headers::to_client(&mut head, recoded);
     let length = whole.then(|| held.iter().map(Bytes::len).sum());
-    frame(&mut head, session, length, frames || recoded).ok()?;
+    frame(&mut head, session, length, frames || recoded || shorter).ok()?;
     additions.write(&mut head).ok()?;
     if let (Some((from, _)), true) = (rewritten, whole) {
         head.insert_header("x-berth-rewrote", from).ok()?;
@@ -254,7 +260,12 @@ pub async fn deliver(
     let end = match end {
         End::Whole => {
             let last = match attempt.trailers.take() {
-                Some(trailers) => HttpTask::Trailer(Some(trailers)),
+                Some(mut trailers) => {
+                    for name in headers::telling(&trailers, &withheld) {
+                        trailers.remove(&name);
+                    }
+                    HttpTask::Trailer(Some(trailers))
+                }
                 None => HttpTask::Done,
             };
             match session.write_response_tasks(vec![last]).await {

@@ -5,9 +5,10 @@
 //! the credential's are put in, and on the way down nothing is added but berth's own. Hop-by-hop
 //! headers end at each hop, also those that a `Connection` header names.
 
-use http::header::{self, HeaderMap, HeaderName};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use pingora::http::{RequestHeader, ResponseHeader};
 
+use crate::admission::Withheld;
 use crate::pool::Secrets;
 
 use super::request::ROUTING_HINT;
@@ -209,6 +210,13 @@ pub fn to_client(response: &mut ResponseHeader, recoded: bool) {
         response.remove_header(&header::CONTENT_LENGTH);
         body_changed(response);
     }
+}
+
+/// The headers in which an upstream tells what it was sent and must not say: nobody gets them.
+pub fn telling(headers: &HeaderMap, withheld: &Withheld) -> Vec<HeaderName> {
+    let tells = |value: &HeaderValue| withheld.bytes(value.as_bytes()).is_some();
+    let telling = headers.iter().filter(|(_, value)| tells(value));
+    telling.map(|(name, _)| name.clone()).collect()
 }
 
 /// Takes out what described the body before it was changed.

@@ -18,7 +18,7 @@ use crate::observe::snapshot::{self, CredentialView, MemoryView, ModelView, Rule
 use crate::observe::trail::Trail;
 use crate::pool::{
     BY_SCORE, CredentialId, CredentialIndex, CredentialSpec, MemoryBudget, PairView, Pool,
-    PoolError, RetryWindow, RouteIndex, RouteMembers,
+    PoolError, RetryWindow, RouteIndex, RouteMembers, Secrets,
 };
 
 use super::news::News;
@@ -166,9 +166,10 @@ impl Edge {
         self.of_credential.get(credential.0)
     }
 
-    /// By what an answer of `upstream` is read, to an attempt that begins now.
-    pub fn reading(&self, upstream: &Upstream) -> Reading {
+    /// By what an answer of `upstream` is read, to an attempt that begins now with these secrets.
+    pub fn reading(&self, upstream: &Upstream, secrets: &Secrets) -> Reading {
         Reading {
+            withheld: secrets.withheld().clone(),
             rules: self.policy.rules.clone(),
             today: today(),
             dialect: upstream.spec.dialect,

@@ -24,7 +24,7 @@ use super::secret::{SecretError, Stamp, header_value, read_secret, stamp};
 use super::spec::{CredentialId, CredentialSpec, HeaderSource, SecretSource};
 use super::token_route::TokenRoute;
 use super::{NO_MODEL, lock};
-use crate::admission::{Verdict, dice};
+use crate::admission::{Verdict, Withheld, dice};
 
 /// The place of a credential in its pool, as listed in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,6 +57,8 @@ pub struct Secrets {
     headers: Vec<(HeaderName, HeaderValue)>,
     expires: Option<Expiry>,
     route: Option<TokenRoute>,
+    /// All of these that are secrets.
+    withheld: Withheld,
 }
 
 /// A secret of a credential could not be had.
@@ -86,10 +88,6 @@ pub(super) enum Standing {
 }
 
 type Stamps = Vec<Option<Stamp>>;
-
-/// Bytes of the shortest secret that is looked for in texts. Chosen: below every key in use, above the
-/// words that error codes are made of.
-const LEAST_SOUGHT: usize = 8;
 
 impl Credential {
     /// Reads the secrets of `spec`.
@@ -327,6 +325,11 @@ impl Secrets {
         &self.headers
     }
 
+    /// What an upstream that is sent these must not say.
+    pub fn withheld(&self) -> &Withheld {
+        &self.withheld
+    }
+
     /// The way in that its token names; `None` where the secret is no token.
     pub fn token_route(&self) -> Option<TokenRoute> {
         self.route.clone()
@@ -353,16 +356,22 @@ impl Secrets {
         let bearer = header_value("Bearer ", &secret, &spec.secret);
         let bearer = bearer.map_err(|error| fail(None, error))?;
         let mut headers = Vec::with_capacity(spec.headers.len());
+        let mut withheld = vec![secret.clone()];
         for (name, source) in &spec.headers {
             let value = match source {
                 HeaderSource::Literal(value) => value.clone(),
-                HeaderSource::Secret(source) => get(Some(name), source)?.1,
+                HeaderSource::Secret(source) => {
+                    let (secret, plain) = get(Some(name), source)?;
+                    withheld.push(secret);
+                    plain
+                }
             };
             headers.push((name.clone(), value));
         }
         Ok(Secrets {
             expires: Expiry::of(secret.expose_secret()),
             route: TokenRoute::of(&secret),
+            withheld: Withheld::new(withheld),
             secret,
             plain,
             bearer,
@@ -370,19 +379,9 @@ impl Secrets {
         })
     }
 
-    /// Whether one of them stands in `text`, in capitals or not. What is shorter than [`LEAST_SOUGHT`]
-    /// stands in too much.
+    /// Whether one of them stands in `text`, or a piece of one that is too long to be told.
     pub fn are_in(&self, text: &[u8]) -> bool {
-        let secret = self.secret.expose_secret().as_bytes();
-        let of_headers = self.headers.iter().map(|(_, value)| value);
-        let of_headers = of_headers.filter(|value| value.is_sensitive());
-        let mut all = of_headers.map(HeaderValue::as_bytes).chain([secret]);
-        all.any(|secret| {
-            secret.len() >= LEAST_SOUGHT
-                && text
-                    .windows(secret.len())
-                    .any(|it| it.eq_ignore_ascii_case(secret))
-        })
+        self.withheld.bytes(text).is_some()
     }
 
     fn is_same(&self, other: &Secrets) -> bool {

@@ -201,6 +201,7 @@ async fn ask(parties: Vec<Party>, rules: &Arc<Rules>, model: &str, bounds: Bound
     let mut asked = JoinSet::new();
     for (place, party) in parties.into_iter().enumerate() {
         let reading = Reading {
+            withheld: party.secrets.withheld().clone(),
             rules: rules.clone(),
             today: Day::of(SystemTime::now()),
             dialect: party.upstream.spec.dialect,

@@ -18,6 +18,7 @@ mod heir;
 mod life;
 mod listeners;
 mod notify;
+mod privacy;
 mod takeover;
 
 use std::path::Path;
@@ -27,6 +28,7 @@ use std::time::{Duration, Instant};
 pub use control::{Haste, Place};
 pub use doors::{Doors, Entrance, Serving};
 pub use handover::Refusal;
+pub use privacy::keep as keep_private;
 pub use takeover::detach;
 
 use crate::config;

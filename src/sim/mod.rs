@@ -39,8 +39,8 @@ mod units;
 pub use journal::{CredentialStats, Record, Stats};
 pub use program::{Credential, Program, ProgramError, Then, Track};
 pub use step::{
-    Admit, Announce, Call, Chance, Cut, Early503, Flap, KeepalivesForever, Quota, RateLimit,
-    Refuse, RefuseAfterOutput, ResetAfter, Seats, Shape, State, Step,
+    Admit, Announce, Call, Chance, Cut, Early503, Flap, KeepalivesForever, Malformed, Quota,
+    RateLimit, Refuse, RefuseAfterOutput, ResetAfter, Seats, Shape, Stall, State, Step,
 };
 
 use journal::Journal;

@@ -213,6 +213,34 @@ impl Default for ResetAfter {
     }
 }
 
+/// Parameters of `stall`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Stall {
+    /// Pieces of text before the silence.
+    pub after: u32,
+}
+
+impl Default for Stall {
+    fn default() -> Self {
+        Stall { after: 1 }
+    }
+}
+
+/// Parameters of `malformed`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Malformed {
+    /// Pieces of text before the broken frame.
+    pub after: u32,
+}
+
+impl Default for Malformed {
+    fn default() -> Self {
+        Malformed { after: 1 }
+    }
+}
+
 /// Parameter of `lying_length`: which way the `content-length` lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -280,9 +280,12 @@ fn plain_steps() -> Vec<Step> {
         Step::HalfHead,
         Step::EndlessHead,
         Step::EndlessLifecycle,
+        Step::Stall(Default::default()),
+        Step::Malformed(Default::default()),
         Step::LyingLength(Announce::More),
         Step::DoubleChunkEnd,
         Step::NoTerminal,
+        Step::NoDone,
         Step::Early503(Early503::default()),
         Step::Flap(Flap {
             period: Duration::from_secs(10),
@@ -352,6 +355,8 @@ fn check_step(step: &Step, may_choose: bool) -> Result<(), String> {
         }
         Step::RefuseAfterOutput(refusal) => count("deltas", refusal.deltas),
         Step::Cut(cut) => count("after", cut.after),
+        Step::Stall(stall) => count("after", stall.after),
+        Step::Malformed(malformed) => count("after", malformed.after),
         Step::ResetAfter(reset) => count("deltas", reset.deltas),
         Step::Flap(_) | Step::Chance(_) | Step::Seats(_) if !may_choose => {
             Err("`flap`, `chance` and `seats` cannot stand inside each other".into())

@@ -5,11 +5,11 @@
 //! player in `server` stays too small to be wrong. The price is that an answer exists in memory
 //! before it is sent; `Program::check` bounds it.
 
+mod broken;
+
 use super::faults::{self, ErrorAnswer};
-use super::pieces::{first_pieces, pieces_of, plain_body, text};
-use super::step::{
-    Admit, Announce, Cut, KeepalivesForever, Refuse, RefuseAfterOutput, Shape, Step,
-};
+use super::pieces::{first_pieces, pieces_of};
+use super::step::{Admit, Cut, KeepalivesForever, Refuse, RefuseAfterOutput, Shape, Step};
 use super::streams::{Asked, Failure, Voice, voice};
 use bytes::Bytes;
 use std::{fmt::Write as _, time::Duration};
@@ -76,14 +76,14 @@ pub(super) fn script(step: &Step, asked: &Asked) -> Script {
         Step::Hang => raw(vec![Act::Silence], End::Close),
         Step::HangAfterHead => hang_after_head(asked),
         Step::KeepalivesForever(how) => keepalives(asked, how),
-        Step::Cut(how) => cut(asked, how, End::Close),
+        Step::Cut(how) => broken::cut(asked, how, End::Close),
         Step::Reset => raw(Vec::new(), End::Reset),
         Step::ResetAfter(how) => {
             let cut_there = Cut {
                 after: how.deltas,
                 mid_frame: false,
             };
-            cut(asked, &cut_there, End::Reset)
+            broken::cut(asked, &cut_there, End::Reset)
         }
         Step::Garbage => raw(vec![write(GARBAGE)], End::Close),
         Step::HalfHead => raw(vec![write("HTTP/1.1 200 OK\r\ncontent-ty")], End::Close),
@@ -96,9 +96,20 @@ pub(super) fn script(step: &Step, asked: &Asked) -> Script {
             raw(acts, End::Close)
         }
         Step::EndlessLifecycle => endless_lifecycle(asked),
-        Step::LyingLength(how) => lying_length(asked, *how),
-        Step::DoubleChunkEnd => double_chunk_end(asked),
-        Step::NoTerminal => no_terminal(asked),
+        Step::Stall(how) => {
+            let cut_there = Cut {
+                after: how.after,
+                mid_frame: false,
+            };
+            let mut answer = broken::cut(asked, &cut_there, End::Close);
+            answer.acts.push(Act::Silence);
+            answer
+        }
+        Step::Malformed(how) => broken::malformed(asked, how.after),
+        Step::LyingLength(how) => broken::lying_length(asked, *how),
+        Step::DoubleChunkEnd => broken::double_chunk_end(asked),
+        Step::NoTerminal => broken::no_terminal(asked),
+        Step::NoDone => broken::no_done(asked),
         Step::Early503(how) => {
             let overload = Refuse {
                 shape: Shape::Http503,
@@ -263,89 +274,6 @@ fn endless_lifecycle(asked: &Asked) -> Script {
         BLANK_LINE
     };
     stream.acts.push(Act::Repeat(chunk(&frame), Duration::ZERO));
-    stream.end()
-}
-
-fn cut(asked: &Asked, how: &Cut, end: End) -> Script {
-    let mut voice = voice(asked, None);
-    if !asked.stream {
-        let body = voice.document(&text(asked, 0)).to_string();
-        let framing = format!("content-length: {}", body.len());
-        let head = head(asked, 200, Some(JSON), &framing, &[]);
-        let half = body.get(..body.len() / 2).unwrap_or_default();
-        let acts = vec![write(head), write(half.to_owned())];
-        return Script {
-            status: Some(200),
-            acts,
-            end,
-        };
-    }
-    let mut stream = Stream::new(asked, true, &[], Duration::ZERO);
-    stream.frames(voice.lifecycle(2, false));
-    stream.output(&mut *voice, &first_pieces(asked, how.after), Duration::ZERO);
-    if how.mid_frame {
-        let framed = chunk(&voice.delta(" and so"));
-        stream
-            .acts
-            .push(Act::Write(framed.slice(..framed.len() / 2)));
-    }
-    Script {
-        end,
-        acts: stream.acts,
-        status: Some(200),
-    }
-}
-
-fn lying_length(asked: &Asked, announce: Announce) -> Script {
-    let whole = plain_body(asked);
-    let length = match announce {
-        Announce::More => whole.len() + 64,
-        Announce::Less => whole.len() / 2,
-    };
-    let kind = if asked.stream { EVENT_STREAM } else { JSON };
-    let head = head(
-        asked,
-        200,
-        Some(kind),
-        &format!("content-length: {length}"),
-        &[],
-    );
-    Script {
-        status: Some(200),
-        acts: vec![write(head), write(whole)],
-        end: match announce {
-            Announce::More => End::Close,
-            Announce::Less => End::KeepAlive,
-        },
-    }
-}
-
-fn double_chunk_end(asked: &Asked) -> Script {
-    let kind = if asked.stream { EVENT_STREAM } else { JSON };
-    let head = head(asked, 200, Some(kind), CHUNKED, &[]);
-    let body = chunk(plain_body(asked).as_bytes());
-    let twice = [LAST_CHUNK, LAST_CHUNK].concat();
-    Script {
-        status: Some(200),
-        acts: vec![write(head), Act::Write(body), write(twice)],
-        end: End::KeepAlive,
-    }
-}
-
-fn no_terminal(asked: &Asked) -> Script {
-    if !asked.stream {
-        return json(asked, 200, "", &[], Duration::ZERO);
-    }
-    let mut voice = voice(asked, None);
-    let pieces = first_pieces(asked, 3);
-    let mut stream = Stream::new(asked, true, &[], Duration::ZERO);
-    stream.frames(voice.lifecycle(2, false));
-    stream.output(&mut *voice, &pieces, Duration::ZERO);
-    // Chat's closing frame says that the choice has finished, after which only `[DONE]` is missing
-    // and the answer counts as whole; so it is left out as well.
-    if asked.endpoint != super::streams::Endpoint::Chat {
-        stream.frames(voice.close(&pieces.concat()));
-    }
     stream.end()
 }
 

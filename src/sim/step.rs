@@ -66,12 +66,18 @@ pub enum Step {
     EndlessHead,
     /// Lifecycle frames without end, as fast as they are taken.
     EndlessLifecycle,
+    /// Output, then nothing, on a connection that stays open.
+    Stall(Stall),
+    /// A correct answer with one frame in the middle that is not JSON.
+    Malformed(Malformed),
     /// A `content-length` that is not the body's.
     LyingLength(Announce),
     /// The last chunk twice, so that a stray `0\r\n\r\n` waits on a kept connection.
     DoubleChunkEnd,
     /// A clean end without the stream's terminal frame.
     NoTerminal,
+    /// A whole answer that says so, without the frame after it (`[DONE]`).
+    NoDone,
     /// 503 while the request is still being sent.
     #[serde(rename = "early_503")]
     Early503(Early503),
@@ -85,7 +91,7 @@ pub enum Step {
 
 impl Step {
     /// The name of every step, in the order above.
-    pub const NAMES: [&'static str; 31] = [
+    pub const NAMES: [&'static str; 34] = [
         "admit",
         "refuse",
         "refuse_after_output",
@@ -110,9 +116,12 @@ impl Step {
         "half_head",
         "endless_head",
         "endless_lifecycle",
+        "stall",
+        "malformed",
         "lying_length",
         "double_chunk_end",
         "no_terminal",
+        "no_done",
         "early_503",
         "flap",
         "chance",
@@ -159,9 +168,12 @@ impl Step {
             Step::HalfHead => "half_head",
             Step::EndlessHead => "endless_head",
             Step::EndlessLifecycle => "endless_lifecycle",
+            Step::Stall(_) => "stall",
+            Step::Malformed(_) => "malformed",
             Step::LyingLength(_) => "lying_length",
             Step::DoubleChunkEnd => "double_chunk_end",
             Step::NoTerminal => "no_terminal",
+            Step::NoDone => "no_done",
             Step::Early503(_) => "early_503",
             Step::Flap(_) => "flap",
             Step::Chance(_) => "chance",

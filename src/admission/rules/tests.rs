@@ -35,6 +35,7 @@ fn day(text: &str) -> Day {
 /// The built-in table, for an upstream of this dialect.
 pub(crate) fn reading(dialect: Dialect) -> Reading {
     Reading {
+        withheld: Default::default(),
         rules: Arc::default(),
         today: today(),
         dialect,

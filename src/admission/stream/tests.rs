@@ -1,6 +1,7 @@
 use super::*;
 use crate::admission::Dialect;
 use crate::admission::Verdict;
+use crate::admission::Withheld;
 use crate::admission::rules::tests::reading;
 use proptest::prelude::*;
 
@@ -96,6 +97,37 @@ fn a_bare_error_gets_its_terminal_frame() {
     assert_eq!(data["response"]["error"]["code"], "server_error");
     assert_eq!(data["response"]["error"]["message"], "busy");
     assert!(stream.synthesised());
+}
+
+#[test]
+fn what_the_upstream_must_not_say_is_taken_out_of_failures_alone() {
+    const KEY: &str = "sk-0123456789abcdefghij";
+    let stream = || {
+        let reading = Reading {
+            withheld: Withheld::new([KEY.into()]),
+            ..reading(Dialect::OpenAi)
+        };
+        Stream::events(Endpoint::Responses, reading, ClientErrorCode::Keep)
+    };
+    let delta = DELTA.replace("server_is_overloaded", KEY);
+    let (error, failed) = (ERROR.replace("busy", KEY), FAILED.replace("busy", KEY));
+    let (clean_error, clean_failed) = (ERROR.replace("busy", "***"), FAILED.replace("busy", "***"));
+    let text = [CREATED, &delta, &error, &failed].concat();
+    let expected = [CREATED, &delta, &clean_error, &clean_failed].concat();
+    for cut in 0..=text.len() {
+        let (first, rest) = text.as_bytes().split_at(cut);
+        let (got, _, stream) = run(stream(), &[first, rest]);
+        assert_eq!(got, expected, "cut at {cut}");
+        let told = stream.failure().unwrap().facts.message.clone();
+        assert_eq!(told.as_deref(), Some("***"));
+    }
+    // Nor does the terminal frame that is added say it.
+    let (got, _, stream) = run(stream(), &[CREATED.as_bytes(), error.as_bytes()]);
+    assert!(stream.synthesised());
+    assert!(
+        got.contains("response.failed") && !got.contains(KEY),
+        "{got}"
+    );
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl Course<'_> {
         let mut addresses = upstream.addresses();
         loop {
             let task = self.task(upstream, lease, connection);
-            let (purpose, times) = (self.purpose(upstream), self.times(upstream));
+            let (purpose, times) = (self.purpose(upstream, lease), self.times(upstream));
             let mut attempt = Attempt::start(session, task, self.body.source(), purpose, times)?;
             let held = attempt.hold(session).await;
             if !matches!(held, Held::Broken) {
@@ -68,10 +68,10 @@ impl Course<'_> {
         }
     }
 
-    fn purpose(&self, upstream: &Upstream) -> Purpose {
+    fn purpose(&self, upstream: &Upstream, lease: &Lease) -> Purpose {
         Purpose {
             endpoint: self.plan.endpoint,
-            reading: self.edge.reading(upstream),
+            reading: self.edge.reading(upstream, lease.secrets()),
             streamed: self.plan.ask.stream,
             head_only: self.plan.head_only,
             max_bytes: self.edge.policy.hold.max_bytes,

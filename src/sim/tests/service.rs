@@ -154,7 +154,7 @@ async fn the_page_lists_every_key_of_the_built_in_program() {
     let program = Program::built_in();
     let sim = sim(program.clone());
     let page = get(&sim, "/").await.body;
-    assert_eq!(program.credentials.len(), 9 + 30 + 2);
+    assert_eq!(program.credentials.len(), 9 + 33 + 2);
     for key in program.credentials.keys() {
         assert!(page.contains(key), "{key}");
     }
