@@ -225,12 +225,12 @@ async fn a_request_shorter_than_the_preface_of_http2_is_answered() {
 async fn a_body_that_drips_is_answered_408() {
     for mode in ["", "admission: {mode: observe}\n"] {
         let upstream = upstream().await;
-        let limits = "limits: {client_timeout: 1s, replay_body: 128KiB}\n";
+        let limits = "limits: {client_timeout: 1s, replay_body: 32KiB}\n";
         let text = config(&upstream.url(), "a", &format!("{mode}{limits}"));
         let berth = Berth::start(&text).await;
-        let whole = large_body(300 << 10);
+        let whole = large_body(100 << 10);
         // From the start, and in the middle of a body that is streamed.
-        for begun in [0, 200 << 10] {
+        for begun in [0, 80 << 10] {
             if begun > 0 && !mode.is_empty() {
                 // There pingora sends the body, and its answer is the upstream's.
                 continue;

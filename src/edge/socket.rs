@@ -4,6 +4,10 @@
 //! they are here, under its own stream. Less is read ahead than its 64 KiB, which every idle connection
 //! would hold.
 //!
+//! Nobody is read from for long without a break. tokio's own measure is 128 reads, which is 2 MiB of
+//! frames of HTTP/2 that ask for nothing: with as many such clients as there are workers, everybody
+//! else waits for that.
+//!
 //! Who takes nothing of what is written to him is cut by the kernel: `TCP_USER_TIMEOUT` also ends
 //! waiting that pingora puts no limit on, such as for the head of an answer or for its last flush. A
 //! reader of single bytes is one who takes nothing, since his window stays shut.
@@ -24,6 +28,9 @@ use tokio::net::TcpStream;
 /// Chosen: a TLS record. Larger pieces of a body pass it by.
 const READ: usize = 16 * 1024;
 
+/// Bytes that are read without a break. Chosen: a buffer.
+const IN_A_ROW: usize = READ;
+
 /// As pingora's: a packet.
 const WRITE: usize = 1460;
 
@@ -39,14 +46,20 @@ pub fn stream(socket: TcpStream, address: SocketAddr, patience: Duration) -> io:
     let digest = SocketDigest::from_raw_fd(socket.as_raw_fd());
     // Fresh: nobody has set it.
     let _ = digest.peer_addr.set(Some(address.into()));
-    let buffered = Buffered(BufStream::with_capacity(READ, WRITE, socket));
+    let buffered = Buffered {
+        socket: BufStream::with_capacity(READ, WRITE, socket),
+        in_a_row: 0,
+    };
     let mut stream = Stream::from(VirtualSocketStream::new(Box::new(buffered)));
     stream.set_socket_digest(digest);
     Ok(stream)
 }
 
 #[derive(Debug)]
-struct Buffered(BufStream<TcpStream>);
+struct Buffered {
+    socket: BufStream<TcpStream>,
+    in_a_row: usize,
+}
 
 impl VirtualSocket for Buffered {
     /// Done above.
@@ -61,7 +74,18 @@ impl AsyncRead for Buffered {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, buffer)
+        if self.in_a_row >= IN_A_ROW {
+            self.in_a_row = 0;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.socket).poll_read(context, buffer);
+        match read {
+            Poll::Ready(_) => self.in_a_row += buffer.filled().len() - before,
+            Poll::Pending => self.in_a_row = 0,
+        }
+        read
     }
 }
 
@@ -71,14 +95,14 @@ impl AsyncWrite for Buffered {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, bytes)
+        Pin::new(&mut self.socket).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
+        Pin::new(&mut self.socket).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
+        Pin::new(&mut self.socket).poll_shutdown(context)
     }
 }
