@@ -59,10 +59,7 @@ async fn connect_from(address: &str, to: SocketAddr) -> Client {
 /// Reads until the connection ends; how long that took.
 async fn ends(client: &mut Client, since: Instant) -> Duration {
     let mut bytes = vec![0; 64 << 10];
-    within(async {
-        while let Ok(1..) = client.stream.read(&mut bytes).await {}
-    })
-    .await;
+    within(async { while let Ok(1..) = client.stream.read(&mut bytes).await {} }).await;
     since.elapsed()
 }
 
@@ -202,7 +199,9 @@ async fn who_waits_for_an_answer_is_not_silent() {
     }
     let client = Client2::connect(berth.addr).await;
     for _ in 0..2 {
-        let answer = client.ask(CHAT, &[("x-slow", "1")], body(CHAT, false)).await;
+        let answer = client
+            .ask(CHAT, &[("x-slow", "1")], body(CHAT, false))
+            .await;
         assert_eq!((answer.status, answer.ends), (200, Ends::Whole));
     }
     // And ends when it has nothing to wait for.
@@ -300,10 +299,14 @@ async fn who_takes_nothing_of_an_answer_is_cut() {
         }
     }
     // A window of nothing, with a connection that is well otherwise.
-    let stream = within(tokio::net::TcpStream::connect(berth.addr)).await.unwrap();
+    let stream = within(tokio::net::TcpStream::connect(berth.addr))
+        .await
+        .unwrap();
     let mut builder = h2::client::Builder::new();
     builder.initial_window_size(0);
-    let (send, connection) = within(builder.handshake::<_, bytes::Bytes>(stream)).await.unwrap();
+    let (send, connection) = within(builder.handshake::<_, bytes::Bytes>(stream))
+        .await
+        .unwrap();
     let client = Client2 {
         send,
         connection: tokio::spawn(connection),
@@ -350,7 +353,10 @@ async fn ten_thousand_idle_connections_take_nothing_from_who_asks() {
     use rustix::process::{Resource, getrlimit};
     // What the machine allows, to this process and to berth, which has as many.
     let files = getrlimit(Resource::Nofile);
-    let files = files.current.unwrap_or(u64::MAX).min(files.maximum.unwrap_or(u64::MAX));
+    let files = files
+        .current
+        .unwrap_or(u64::MAX)
+        .min(files.maximum.unwrap_or(u64::MAX));
     let wanted = 10_000.min(files.saturating_sub(512) as usize);
     if wanted < 10_000 {
         eprintln!("{wanted} idle connections instead of 10000: {files} files may be open");
@@ -364,7 +370,9 @@ async fn ten_thousand_idle_connections_take_nothing_from_who_asks() {
         let socket = TcpSocket::new_v4().unwrap();
         // Several addresses, as a port is used once for each.
         let host = 2 + idle.len() / 5_000;
-        socket.bind(format!("127.0.0.{host}:0").parse().unwrap()).unwrap();
+        socket
+            .bind(format!("127.0.0.{host}:0").parse().unwrap())
+            .unwrap();
         idle.push(within(socket.connect(berth.addr)).await.unwrap());
     }
     let open = async || berth.metric("berth_connections").await >= Some(wanted as f64);
@@ -382,7 +390,10 @@ async fn ten_thousand_idle_connections_take_nothing_from_who_asks() {
 /// Bytes of memory that a process has.
 fn resident(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = text.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
     let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
     kib * 1024
 }

@@ -68,7 +68,11 @@ async fn p99(berth: &Berth) -> Duration {
         client.send(&request).await;
         let answer = client.answer().await;
         times.push(since.elapsed());
-        assert_eq!((answer.status, answer.ends), (200, Ends::Whole), "{answer:?}");
+        assert_eq!(
+            (answer.status, answer.ends),
+            (200, Ends::Whole),
+            "{answer:?}"
+        );
     }
     times.sort();
     times[REQUESTS * 99 / 100]
@@ -100,7 +104,10 @@ async fn beside<F: Future<Output = ()> + Send>(
             return;
         }
     }
-    panic!("{name}: the good client waited: {measured:?}\n{}", berth.log());
+    panic!(
+        "{name}: the good client waited: {measured:?}\n{}",
+        berth.log()
+    );
 }
 
 /// Four attackers on a thread of their own, until it is over.
@@ -271,6 +278,8 @@ async fn status(client: &mut Client) -> u16 {
     let mut came = Vec::new();
     let _ = within(client.stream.read_to_end(&mut came)).await;
     let text = String::from_utf8_lossy(&came);
-    let status = text.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3));
+    let status = text
+        .strip_prefix("HTTP/1.1 ")
+        .and_then(|rest| rest.get(..3));
     status.map_or(0, |status| status.parse().unwrap())
 }

@@ -334,7 +334,11 @@ async fn the_limit_of_open_files() {
             clients.push(Client::connect(berth.addr).await);
         }
     }
-    assert!(!berth.log().contains("Too many open files"), "{}", berth.log());
+    assert!(
+        !berth.log().contains("Too many open files"),
+        "{}",
+        berth.log()
+    );
     drop(clients);
     until_async("there is a place again", async || {
         berth.ask(post(CHAT, "", body(CHAT, false))).await.status == 200

@@ -61,7 +61,8 @@ async fn statuses(berth: &Berth, bytes: &[u8]) -> Vec<u16> {
 async fn a_request_of_http1_hides_no_other() {
     let (upstream, seen) = upstream().await;
     let mut berth = Berth::start(&config(&upstream.url(), "a", "")).await;
-    let hidden = format!("POST {CHAT}?{HIDDEN} HTTP/1.1\r\nhost: b\r\ncontent-length: 2\r\n\r\n{{}}");
+    let hidden =
+        format!("POST {CHAT}?{HIDDEN} HTTP/1.1\r\nhost: b\r\ncontent-length: 2\r\n\r\n{{}}");
     let length = hidden.len();
     let chunked = format!("0\r\n\r\n{hidden}");
     let whole = chunked.len();
@@ -69,7 +70,9 @@ async fn a_request_of_http1_hides_no_other() {
     let tricks = [
         // CL.TE and TE.CL, in both orders.
         format!("{head}content-length: {whole}\r\ntransfer-encoding: chunked\r\n\r\n{chunked}"),
-        format!("{head}transfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n5c\r\n{hidden}\r\n0\r\n\r\n"),
+        format!(
+            "{head}transfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n5c\r\n{hidden}\r\n0\r\n\r\n"
+        ),
         // TE.TE: one that only somebody else understands.
         format!("{head}transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n\r\n{chunked}"),
         format!("{head}transfer-encoding: identity\r\ntransfer-encoding: chunked\r\n\r\n{chunked}"),
@@ -77,8 +80,12 @@ async fn a_request_of_http1_hides_no_other() {
         format!("{head}transfer-encoding: xchunked\r\ncontent-length: 0\r\n\r\n{hidden}"),
         format!("{head}transfer-encoding: \u{b}chunked\r\ncontent-length: 0\r\n\r\n{hidden}"),
         format!("{head}transfer-encoding : chunked\r\ncontent-length: 0\r\n\r\n{hidden}"),
-        format!("{head}transfer_encoding: chunked\r\ncontent-length: {whole}\r\nx: y\r\n transfer-encoding: chunked\r\n\r\n{chunked}"),
-        format!("{head}x: y\r\n\ttransfer-encoding: chunked\r\ncontent-length: {whole}\r\n\r\n{chunked}"),
+        format!(
+            "{head}transfer_encoding: chunked\r\ncontent-length: {whole}\r\nx: y\r\n transfer-encoding: chunked\r\n\r\n{chunked}"
+        ),
+        format!(
+            "{head}x: y\r\n\ttransfer-encoding: chunked\r\ncontent-length: {whole}\r\n\r\n{chunked}"
+        ),
         format!("{head}transfer-encoding:\r\n chunked\r\ncontent-length: {whole}\r\n\r\n{chunked}"),
         // Lengths that are none, or two.
         format!("{head}content-length: 0\r\ncontent-length: {length}\r\n\r\n{hidden}"),
@@ -96,7 +103,9 @@ async fn a_request_of_http1_hides_no_other() {
         format!("{head}x: y\0\r\ncontent-length: 0\r\n\r\n{hidden}"),
         // HTTP/1.0 knows no chunks.
         format!("POST {CHAT} HTTP/1.0\r\nhost: b\r\ntransfer-encoding: chunked\r\n\r\n{chunked}"),
-        format!("POST {CHAT} HTTP/1.0\r\nhost: b\r\nconnection: keep-alive\r\ntransfer-encoding: chunked\r\ncontent-length: {whole}\r\n\r\n{chunked}"),
+        format!(
+            "POST {CHAT} HTTP/1.0\r\nhost: b\r\nconnection: keep-alive\r\ntransfer-encoding: chunked\r\ncontent-length: {whole}\r\n\r\n{chunked}"
+        ),
         // Chunks.
         format!("{head}transfer-encoding: chunked\r\n\r\n0x2\r\n{{}}\r\n{chunked}"),
         format!("{head}transfer-encoding: chunked\r\n\r\n-1\r\n{{}}\r\n{chunked}"),
@@ -123,7 +132,10 @@ async fn a_request_of_http1_hides_no_other() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(tricks.len(), 33);
     berth.is_well().await;
-    assert_eq!(berth.ask(post(CHAT, "", body(CHAT, false))).await.status, 200);
+    assert_eq!(
+        berth.ask(post(CHAT, "", body(CHAT, false))).await.status,
+        200
+    );
     assert!(berth.exclusions().await.is_empty());
 }
 
@@ -207,7 +219,11 @@ async fn a_request_of_http2_becomes_one_of_http1_and_no_more() {
         vec![path, ("X-Smuggled", "c")],
         vec![path, ("", "smuggled")],
         vec![path, ("transfer-encoding", "chunked")],
-        vec![path, ("transfer-encoding", "chunked"), ("content-length", "2")],
+        vec![
+            path,
+            ("transfer-encoding", "chunked"),
+            ("content-length", "2"),
+        ],
         vec![path, ("connection", "x-smuggled")],
         vec![path, ("proxy-connection", "keep-alive")],
         vec![path, ("keep-alive", "1")],
@@ -254,7 +270,11 @@ async fn a_request_of_http2_becomes_one_of_http1_and_no_more() {
 /// One request with a body of two bytes, by frames made by hand. The status, where one came.
 async fn ask2(berth: &Berth, headers: &[(&str, &str)]) -> String {
     let mut block = Vec::new();
-    for (name, value) in [(":method", "POST"), (":scheme", "http"), (":authority", "b")] {
+    for (name, value) in [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":authority", "b"),
+    ] {
         block.extend(literal(name, value));
     }
     for (name, value) in headers {

@@ -55,7 +55,9 @@ pub fn clients(
     };
     let files = open_files();
     if let Some((at, wanted)) = connections.peek() {
-        let needed = wanted.saturating_mul(FILES_EACH).saturating_add(SPARE_FILES);
+        let needed = wanted
+            .saturating_mul(FILES_EACH)
+            .saturating_add(SPARE_FILES);
         if needed > files {
             let text = format!(
                 "{wanted} connections need {needed} open files, and {files} are allowed: raise \

@@ -250,7 +250,10 @@ pub fn declared_length(session: &Session) -> Option<usize> {
 }
 
 /// The next piece of the body, if it comes in time.
-pub async fn next_piece(session: &mut Session, pace: &mut Pace) -> Result<Option<Bytes>, BodyFault> {
+pub async fn next_piece(
+    session: &mut Session,
+    pace: &mut Pace,
+) -> Result<Option<Bytes>, BodyFault> {
     let read = session.as_downstream_mut().read_request_body();
     let read = timeout_at(pace.until().into(), read)
         .await

@@ -238,7 +238,10 @@ async fn silent(pulse: &Pulse, patience: Duration, mut shutdown: ShutdownWatch) 
     loop {
         let now = Instant::now();
         // While there is a request, the next look is in time for the silence after it.
-        let since = pulse.silent_since().unwrap_or(now).max(drains_since.unwrap_or(pulse.born));
+        let since = pulse
+            .silent_since()
+            .unwrap_or(now)
+            .max(drains_since.unwrap_or(pulse.born));
         let until = since + patience;
         if until <= now {
             return;
@@ -251,5 +254,96 @@ async fn silent(pulse: &Pulse, patience: Duration, mut shutdown: ShutdownWatch) 
                 patience = GRACE.min(patience);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::watch;
+
+    const PATIENCE: Duration = Duration::from_secs(75);
+
+    /// A connection, the end of its silence, and what makes its process drain.
+    fn begun() -> (Arc<Pulse>, tokio::task::JoinHandle<()>, watch::Sender<bool>) {
+        let pulse = Arc::new(Pulse::new(Instant::now()));
+        let (drain, drains) = watch::channel(false);
+        let ended = tokio::spawn({
+            let pulse = pulse.clone();
+            async move { silent(&pulse, PATIENCE, drains).await }
+        });
+        (pulse, ended, drain)
+    }
+
+    async fn after(time: Duration) {
+        tokio::time::sleep(time).await;
+    }
+
+    const MOMENT: Duration = Duration::from_millis(10);
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_counts_from_the_last_request() {
+        let (pulse, ended, _drain) = begun();
+        after(PATIENCE - MOMENT).await;
+        let request = pulse.begin();
+        after(10 * PATIENCE).await;
+        let another = pulse.begin();
+        drop(request);
+        after(PATIENCE).await;
+        drop(another);
+        after(PATIENCE - MOMENT).await;
+        assert!(!ended.is_finished());
+        after(2 * MOMENT).await;
+        assert!(ended.is_finished());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_drains_has_its_grace_from_then_or_from_its_last_answer() {
+        for served in [false, true] {
+            let (pulse, ended, drain) = begun();
+            let request = served.then(|| pulse.begin());
+            after(PATIENCE / 2).await;
+            drain.send_replace(true);
+            if served {
+                after(10 * GRACE).await;
+            }
+            drop(request);
+            after(GRACE - MOMENT).await;
+            assert!(!ended.is_finished(), "{served}");
+            after(2 * MOMENT).await;
+            // With a request it is looked at in steps, the last of which may have been just before.
+            assert!(ended.is_finished(), "{served}");
+        }
+    }
+
+    #[tokio::test]
+    async fn http2_is_told_from_a_request_by_as_little_as_can_be() {
+        for (bytes, http2, read) in [
+            (PREFACE, true, PREFACE),
+            (b"GET / HTTP/1.0\r\n\r\n", false, b"GET / HTTP/1.0\r\n\r\n"),
+            (b"P", false, b"P"),
+            (
+                b"PRI * HTTP/2.0\r\n\r\nSM\r\n\rx",
+                false,
+                b"PRI * HTTP/2.0\r\n\r\nSM\r\n\rx",
+            ),
+        ] {
+            for size in [1, 7, 24] {
+                let mut chunks = in_pieces(bytes, size);
+                let (is, came) = begins_http2(&mut chunks).await.unwrap();
+                assert_eq!(is, http2, "{bytes:?}");
+                assert!(read.starts_with(&came) && !came.is_empty());
+            }
+        }
+    }
+
+    /// Bytes that come in pieces of this size.
+    fn in_pieces(bytes: &[u8], size: usize) -> impl AsyncRead + Unpin + use<> {
+        let (mut sending, receiving) = tokio::io::duplex(size);
+        let bytes = bytes.to_owned();
+        tokio::spawn(
+            async move { tokio::io::AsyncWriteExt::write_all(&mut sending, &bytes).await },
+        );
+        receiving
     }
 }

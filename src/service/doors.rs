@@ -79,10 +79,14 @@ impl Doors {
     /// The system gives no more threads or files.
     pub fn new(edge: &Arc<Edge>, serving: &Serving) -> io::Result<Doors> {
         let threads = serving.process.threads;
+        /// How many tasks a busy worker looks after before it looks who else has something to read.
+        /// Measured with four clients who send PING after PING: with tokio's 61 others wait 200 ms.
+        const LOOK_AROUND: u32 = 4;
         let runtime = |name: &str, threads: usize| {
             Builder::new_multi_thread()
                 .worker_threads(threads)
                 .thread_name(name)
+                .event_interval(LOOK_AROUND)
                 .enable_all()
                 .build()
         };

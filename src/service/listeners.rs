@@ -110,10 +110,7 @@ impl Sockets {
     /// The limit on open files is reached.
     pub fn copy(&self, address: SocketAddr) -> io::Result<TcpListener> {
         let found = self.0.iter().find(|socket| socket.address == address);
-        found
-            .ok_or(io::ErrorKind::NotFound)?
-            .listener
-            .try_clone()
+        found.ok_or(io::ErrorKind::NotFound)?.listener.try_clone()
     }
 
     /// The same for pingora, which takes it by its address.
