@@ -17,6 +17,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 const PATH: &str = "/v1/responses";
@@ -56,9 +57,7 @@ impl Authority {
         alpn: &[u8],
         shown: Option<&str>,
     ) -> std::io::Result<TlsStream<TcpStream>> {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.ca.der().clone()).unwrap();
-        let builder = ClientConfig::builder().with_root_certificates(roots);
+        let builder = ClientConfig::builder().with_root_certificates(self.roots());
         let mut config = match shown {
             None => builder.with_no_client_auth(),
             Some(name) => {
@@ -69,10 +68,20 @@ impl Authority {
             }
         };
         config.alpn_protocols = vec![alpn.to_vec()];
-        let stream = TcpStream::connect(berth.addr).await?;
-        let name = ServerName::try_from("localhost").unwrap();
-        within(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
+        shake_hands(berth, config).await
     }
+
+    fn roots(&self) -> RootCertStore {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.ca.der().clone()).unwrap();
+        roots
+    }
+}
+
+async fn shake_hands(berth: &Berth, config: ClientConfig) -> std::io::Result<TlsStream<TcpStream>> {
+    let stream = TcpStream::connect(berth.addr).await?;
+    let name = ServerName::try_from("localhost").unwrap();
+    within(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
 }
 
 fn certificate(stream: &TlsStream<TcpStream>) -> CertificateDer<'static> {
@@ -102,7 +111,12 @@ fn sim() -> Sim {
 
 /// A berth whose listener came to TLS by a reload.
 async fn berth(sim: &Sim, more: &str) -> (Berth, Authority) {
-    let berth = Berth::start(&config(&format!("{}/v1", sim.url()), "a", "")).await;
+    berth_within(sim, more, "").await
+}
+
+/// The same, with other limits.
+async fn berth_within(sim: &Sim, more: &str, limits: &str) -> (Berth, Authority) {
+    let berth = Berth::start(&config(&format!("{}/v1", sim.url()), "a", limits)).await;
     let authority = Authority::new(&berth.folder());
     authority.issue("server");
     let plain = format!("{{address: \"{}\"}}", berth.addr);
@@ -203,4 +217,107 @@ async fn a_client_without_a_certificate_stays_outside_where_one_is_asked_for() {
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     // Only the one that was let in has reached an upstream.
     assert_eq!(sim.stats().credentials["a"].requests, 1);
+}
+
+/// A greeting of TLS that offers `version` and these suites, and nothing else.
+fn client_hello(version: [u8; 2], suites: &[[u8; 2]]) -> Vec<u8> {
+    let mut hello = version.to_vec();
+    hello.extend([7; 32]);
+    hello.push(0);
+    hello.extend((2 * suites.len() as u16).to_be_bytes());
+    hello.extend(suites.concat());
+    hello.extend([1, 0]);
+    let message = [&[1, 0, 0, hello.len() as u8][..], &hello].concat();
+    [&[0x16, 3, 1, 0, message.len() as u8][..], &message].concat()
+}
+
+#[tokio::test]
+async fn only_versions_and_suites_that_are_sound_are_spoken() {
+    let sim = sim();
+    let (berth, authority) = berth(&sim, "").await;
+    // TLS 1.0 and 1.1 with the best they have; 1.2 without forward secrecy, with CBC, with RC4.
+    let weak = [
+        client_hello([3, 1], &[[0xc0, 0x13], [0xc0, 0x09]]),
+        client_hello([3, 2], &[[0xc0, 0x13], [0xc0, 0x09]]),
+        client_hello([3, 3], &[[0x00, 0x9c], [0x00, 0x2f]]),
+        client_hello([3, 3], &[[0xc0, 0x13], [0xc0, 0x09]]),
+        client_hello([3, 3], &[[0xc0, 0x11], [0xc0, 0x07]]),
+    ];
+    for hello in weak {
+        let mut client = berth.connect().await;
+        client.send(&hello).await;
+        let mut told = Vec::new();
+        let _ = within(client.stream.read_to_end(&mut told)).await;
+        // A fatal alert.
+        assert_eq!(
+            (told.first(), told.get(5)),
+            (Some(&0x15), Some(&2)),
+            "{hello:?}"
+        );
+    }
+    for (version, named) in [(&TLS12, "TLSv1_2"), (&TLS13, "TLSv1_3")] {
+        let config = ClientConfig::builder_with_protocol_versions(&[version])
+            .with_root_certificates(authority.roots())
+            .with_no_client_auth();
+        let stream = shake_hands(&berth, config).await.unwrap();
+        let (_, spoken) = stream.get_ref();
+        assert_eq!(format!("{:?}", spoken.protocol_version().unwrap()), named);
+        let suite = format!("{:?}", spoken.negotiated_cipher_suite().unwrap().suite());
+        let sound = ["TLS13_", "TLS_ECDHE_"]
+            .iter()
+            .any(|it| suite.starts_with(it));
+        assert!(
+            sound && (suite.contains("GCM") || suite.contains("CHACHA20")),
+            "{suite}"
+        );
+        assert!(ask(stream).await.unwrap().starts_with("HTTP/1.1 200 "));
+    }
+}
+
+#[tokio::test]
+async fn a_handshake_that_does_not_end_costs_only_itself() {
+    let sim = sim();
+    let limits = "limits: {client_timeout: 1s}\n";
+    let (mut berth, authority) = berth_within(&sim, "", limits).await;
+    let since = std::time::Instant::now();
+    let hello = client_hello([3, 3], &[[0xc0, 0x2b]]);
+    let mut clients = Vec::new();
+    for opening in [
+        &b""[..],
+        &hello[..1],
+        &hello[..20],
+        b"\x16\x03\x01\x40\x00\x01",
+        b"nonsense",
+    ] {
+        let mut client = berth.connect().await;
+        client.send(opening).await;
+        clients.push(client);
+    }
+    let mut dripping = berth.connect().await.stream.into_split();
+    let drip = tokio::spawn(async move {
+        for byte in hello.iter().cycle() {
+            if dripping.1.write_all(&[*byte]).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    // One whose handshake is good, and who says nothing by HTTP/2.
+    let mut silent = authority.connect(&berth, b"h2", None).await.unwrap();
+    let good = authority.connect(&berth, b"http/1.1", None).await.unwrap();
+    assert!(ask(good).await.unwrap().starts_with("HTTP/1.1 200 "));
+    for mut client in clients {
+        let _ = within(client.stream.read_to_end(&mut Vec::new())).await;
+    }
+    let _ = within(silent.read_to_end(&mut Vec::new())).await;
+    let _ = within(dripping.0.read_to_end(&mut Vec::new())).await;
+    within(drip).await.unwrap();
+    let took = since.elapsed();
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    let good = authority.connect(&berth, b"http/1.1", None).await.unwrap();
+    assert!(ask(good).await.unwrap().starts_with("HTTP/1.1 200 "));
+    let refused = "berth_connections_refused_total{reason=\"handshake\"}";
+    assert!(berth.metric(refused).await >= Some(6.0));
+    berth.metric_becomes("berth_connections", 0.0).await;
+    berth.is_well().await;
 }

@@ -26,6 +26,7 @@ use crate::edge::spec::{Limits, Listener, Process, RouteSpec, UpstreamSpec};
 use crate::observe::spec::{AdminSpec, AuditSpec};
 use crate::pool::CredentialSpec;
 
+mod connections;
 mod fallback;
 mod field;
 mod later;

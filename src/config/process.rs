@@ -10,7 +10,7 @@ use super::leaf::{Memory, Size};
 use super::policy::time;
 use super::problem::Report;
 use super::upstream::{NOT_SEEN, warn_if_absent};
-use super::{number, raw};
+use super::{connections, number, raw};
 use crate::edge::spec::{Limits, Listener, Process, TlsSpec};
 use crate::observe::spec::{AdminSpec, AuditSpec};
 
@@ -188,11 +188,20 @@ pub fn limits(raw: raw::Limits, report: &mut Report) -> Limits {
         }) => share_of_memory(percent),
         None => share_of_memory(25),
     };
+    let clients = connections::clients(
+        raw.client_timeout,
+        raw.connections,
+        raw.connections_per_address,
+        report,
+    );
     Limits {
         request_body: bytes(request_body),
         replay_body: bytes(replay_body),
         header_bytes: bytes(header_bytes),
         memory: bytes(memory),
+        client_timeout: clients.timeout,
+        connections: clients.connections,
+        connections_per_address: clients.per_address,
     }
 }
 

@@ -359,6 +359,12 @@ pub struct Limits {
     pub header_bytes: Slot<Size>,
     /// Held and replayable bytes of all requests, at least 16MiB. Default: 25%.
     pub memory: Slot<Memory>,
+    /// How long a client may keep berth waiting, 1s to 1h. Default: 75s.
+    pub client_timeout: Slot<Duration>,
+    /// Connections at once, 1 to 1000000. Default: a third of the open files, at most 16384.
+    pub connections: Slot<u64>,
+    /// Connections at once from one address; 0 is no limit. Default: 1024, or half of connections.
+    pub connections_per_address: Slot<u64>,
 }
 
 #[derive(Default, Deserialize, JsonSchema)]

@@ -349,8 +349,13 @@ impl Attempt {
                     Err(_) => self.refused_body = true,
                 },
                 // While a body is still to come, its bytes are not taken for a next request.
-                piece = session.downstream_session.read_body_or_idle(!from_client),
-                    if from_client || self.source.has_come() => {
+                piece = within(
+                    self.source.until().filter(|_| from_client),
+                    session.downstream_session.read_body_or_idle(!from_client),
+                ), if from_client || self.source.has_come() => {
+                    let Some(piece) = piece else {
+                        return Event::BodyFault(BodyFault::TooSlow);
+                    };
                     match piece {
                         Ok(piece) if from_client => {
                             // Asked once more at its end, pingora would wait for the client to leave.
@@ -445,6 +450,14 @@ impl Attempt {
 /// The earliest of some deadlines.
 pub(super) fn earliest<const N: usize>(deadlines: [Option<Instant>; N]) -> Option<Instant> {
     deadlines.into_iter().flatten().min()
+}
+
+/// What comes of it until then, if there is such a time.
+async fn within<F: Future>(until: Option<Instant>, work: F) -> Option<F::Output> {
+    match until {
+        Some(until) => tokio::time::timeout_at(until.into(), work).await.ok(),
+        None => Some(work.await),
+    }
 }
 
 async fn run(run: &mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {

@@ -12,12 +12,14 @@ use bytes::{Bytes, BytesMut};
 use http::header;
 use pingora::ErrorType;
 use pingora::proxy::Session;
+use tokio::time::timeout_at;
 
 use crate::admission::coding::Coding;
 use crate::admission::model;
 use crate::admission::share::Client;
 use crate::pool::{MemoryBudget, Reservation};
 
+use super::pace::Pace;
 use super::request::READ_ASIDE;
 use super::spec::Limits;
 
@@ -32,6 +34,8 @@ const PIECE: usize = 64 * 1024;
 pub struct Body {
     bytes: Bytes,
     rest: Rest,
+    /// How it came so far, where some of it is still to come.
+    pace: Option<Pace>,
     /// Freed with the body.
     _memory: Option<Reservation>,
 }
@@ -89,7 +93,8 @@ impl Body {
         };
         let mut reservation = memory.reservation(client);
         let mut bytes = BytesMut::with_capacity(declared.unwrap_or(0).min(PIECE));
-        while let Some(piece) = next_piece(session).await? {
+        let mut pace = Pace::new(limits.client_timeout, Instant::now());
+        while let Some(piece) = next_piece(session, &mut pace).await? {
             if bytes.len() + piece.len() > limits.request_body {
                 return Err(BodyFault::TooLarge);
             }
@@ -101,6 +106,7 @@ impl Body {
                 return Ok(Body {
                     bytes: bytes.freeze(),
                     rest: Rest::Streamed(left),
+                    pace: Some(pace),
                     _memory: Some(reservation),
                 });
             }
@@ -146,6 +152,7 @@ impl Body {
         Source {
             bytes: self.bytes.clone(),
             rest: self.rest,
+            pace: self.pace,
             ended: false,
         }
     }
@@ -154,6 +161,7 @@ impl Body {
         Body {
             bytes,
             rest: Rest::Nothing,
+            pace: None,
             _memory: memory,
         }
     }
@@ -164,6 +172,7 @@ impl Body {
 pub struct Source {
     bytes: Bytes,
     rest: Rest,
+    pace: Option<Pace>,
     ended: bool,
 }
 
@@ -207,6 +216,11 @@ impl Source {
         !self.ended && self.bytes.is_empty() && self.rest != Rest::Nothing
     }
 
+    /// When the client must have sent more; it is asked for nothing where there is no such time.
+    pub fn until(&self) -> Option<Instant> {
+        self.pace.as_ref().map(Pace::until)
+    }
+
     /// The client sent a piece, or its end.
     ///
     /// # Errors
@@ -217,6 +231,9 @@ impl Source {
             (Some(piece), Rest::Streamed(left)) => {
                 let left = left.checked_sub(piece.len()).ok_or(BodyFault::TooLarge)?;
                 self.rest = Rest::Streamed(left);
+                if let Some(pace) = &mut self.pace {
+                    pace.came(piece.len(), Instant::now());
+                }
                 self.bytes = piece;
             }
             (None, _) => self.rest = Rest::Nothing,
@@ -232,8 +249,18 @@ pub fn declared_length(session: &Session) -> Option<usize> {
     value.to_str().ok()?.trim().parse().ok()
 }
 
-async fn next_piece(session: &mut Session) -> Result<Option<Bytes>, BodyFault> {
-    let read = session.as_downstream_mut().read_request_body().await;
+/// The next piece of the body, if it comes in time.
+pub async fn next_piece(
+    session: &mut Session,
+    pace: &mut Pace,
+) -> Result<Option<Bytes>, BodyFault> {
+    let read = session.as_downstream_mut().read_request_body();
+    let read = timeout_at(pace.until().into(), read)
+        .await
+        .map_err(|_| BodyFault::TooSlow)?;
+    if let Ok(Some(piece)) = &read {
+        pace.came(piece.len(), Instant::now());
+    }
     read.map_err(|e| match e.etype() {
         ErrorType::ReadTimedout => BodyFault::TooSlow,
         ErrorType::InvalidHTTPHeader | ErrorType::InvalidH2 => BodyFault::Malformed,
@@ -342,6 +369,7 @@ mod tests {
         let body = Body {
             bytes: Bytes::from_static(b"start"),
             rest: Rest::Streamed(4),
+            pace: None,
             _memory: None,
         };
         let mut source = body.source();

@@ -28,9 +28,10 @@ use crate::observe::words::{Outcome, Then};
 use crate::pool::{self, Choice, Lease, RouteIndex, Stated};
 
 use super::answer::{self, Answer};
-use super::body::declared_length;
+use super::body::{BodyFault, declared_length, next_piece};
 use super::head::{self, Head};
 use super::headers::{self, Framing};
+use super::pace::Pace;
 use super::proxy::Ctx;
 use super::request::{Plan, Served, Way, read_ask};
 use super::state::Edge;
@@ -62,6 +63,7 @@ pub struct Clean {
     headers: Option<http::HeaderMap>,
     /// What was looked at and pingora will not replay.
     ahead: Option<Bytes>,
+    pace: Pace,
 }
 
 /// What an observer has seen so far.
@@ -105,7 +107,15 @@ impl Edge {
                     .await,
             );
         }
-        let (ask, ahead) = self.look(session).await?;
+        self.be_patient(session);
+        let mut pace = Pace::new(self.limits.client_timeout, Instant::now());
+        let (ask, ahead) = match self.look(session, &mut pace).await {
+            Ok(seen) => seen,
+            Err(fault) => {
+                let answer = self.body_fault(session, tale, plan.dialect, fault);
+                return answered(answer.await);
+            }
+        };
         let plan = self.read(plan, session, ask);
         self.tell(&mut tale, &plan);
         let wanted = pool::Ask {
@@ -145,18 +155,24 @@ impl Edge {
             max_bytes: self.policy.hold.max_bytes,
             headers: None,
             ahead,
+            pace,
         }));
         Ok(false)
     }
 
     /// Reads the beginning of the body. pingora replays it, or, where it is more than that, gets it
     /// in front of the rest: then there always is a rest.
-    async fn look(&self, session: &mut Session) -> pingora::Result<(Ask, Option<Bytes>)> {
+    async fn look(
+        &self,
+        session: &mut Session,
+        pace: &mut Pace,
+    ) -> Result<(Ask, Option<Bytes>), BodyFault> {
         if session.is_body_empty() {
             return Ok((Ask::default(), None));
         }
         if session.req_header().headers.contains_key(header::EXPECT) {
-            session.write_continue_response().await?;
+            let told = session.write_continue_response().await;
+            told.map_err(|_| BodyFault::ClientGone)?;
         }
         session.enable_retry_buffering();
         let declared = declared_length(session).filter(|length| *length > LOOKED_AT);
@@ -168,7 +184,7 @@ impl Edge {
             if beyond || last {
                 break;
             }
-            match session.as_downstream_mut().read_request_body().await? {
+            match next_piece(session, pace).await? {
                 Some(piece) => start.extend_from_slice(&piece),
                 None => break,
             }
@@ -187,11 +203,17 @@ impl Clean {
     }
 
     /// A piece of the request's body, on its way up.
-    pub(super) fn piece(&mut self, piece: &mut Option<Bytes>) {
+    pub(super) fn piece(&mut self, piece: &mut Option<Bytes>) -> pingora::Result<()> {
+        let now = Instant::now();
+        if now > self.pace.until() {
+            return Error::e_explain(pingora::ErrorType::ReadTimedout, "the body drips");
+        }
+        self.pace.came(piece.as_ref().map_or(0, Bytes::len), now);
         if let Some(ahead) = self.ahead.take() {
             let rest = piece.take().unwrap_or_default();
             *piece = Some([ahead, rest].concat().into());
         }
+        Ok(())
     }
 
     pub(super) fn request(&self, request: &mut RequestHeader) -> pingora::Result<()> {

@@ -20,7 +20,8 @@ pub fn of(session: &Session) -> Client {
     Client::hashed(stable(&[address.unwrap_or_default().as_bytes()]))
 }
 
-fn host(address: IpAddr) -> String {
+/// An address, as far as it tells one host from another.
+pub(super) fn host(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V4(address) => address.to_string(),
         IpAddr::V6(address) => {

@@ -2,7 +2,8 @@
 //!
 //! A request's way: `proxy` (pingora calls) → `request` (what berth answers itself, the body) →
 //! `failover` (which credential, and what then) → `attempt` (one credential, held) → `delivery` (after
-//! commit). Modes `observe` and `off` take `clean` instead. `serve` puts it all on listeners.
+//! commit). Modes `observe` and `off` take `clean` instead. `serve` makes an application of it all, and `entrance`
+//! lets connections in to it.
 
 mod answer;
 mod attempt;
@@ -10,8 +11,10 @@ mod body;
 mod clean;
 mod client;
 mod connect;
+pub mod connection;
 mod delivery;
 pub mod drain;
+pub mod entrance;
 mod failover;
 pub mod handover;
 mod hash;
@@ -19,12 +22,15 @@ mod head;
 mod headers;
 pub mod news;
 mod owners;
+mod pace;
 mod paths;
+mod places;
 mod proxy;
 pub mod question;
 mod request;
 pub mod serve;
 mod sessions;
+mod socket;
 pub mod spec;
 pub mod state;
 mod tale;

@@ -21,7 +21,7 @@ use pingora::{Error, ErrorType};
 use crate::admission::policy::Mode;
 
 use super::clean::Clean;
-use super::drain::HeadRead;
+use super::connection::HeadRead;
 use super::headers;
 use super::request::{Served, TURN_STATE};
 use super::state::Edge;
@@ -76,7 +76,7 @@ impl ProxyHttp for Proxy {
     /// None: berth never compresses, and modules cost time on every piece.
     fn init_downstream_modules(&self, _: &mut HttpModules) {}
 
-    /// Called once the head was read, with what `drain` gave the session.
+    /// Called once the head was read, with what `connection` gave the session.
     fn on_connection_reuse(
         &self,
         _: &mut Session,
@@ -209,7 +209,7 @@ impl ProxyHttp for Proxy {
         ctx: &mut Ctx,
     ) -> pingora::Result<()> {
         if let Ctx::Clean(clean) = ctx {
-            clean.piece(body);
+            clean.piece(body)?;
         }
         Ok(())
     }

@@ -34,12 +34,6 @@ const SMALL_BODY: usize = 64 * 1024;
 const DISCARD_BYTES: usize = 1024 * 1024;
 const DISCARD_TIME: Duration = Duration::from_secs(2);
 
-/// A client that sends nothing of its body for so long has stopped.
-const BODY_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// A client that takes nothing of its answer for so long has stopped, and gives its place back.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// A body larger than this, or packed, is read on a thread of its own.
 pub const READ_ASIDE: usize = 256 * 1024;
 
@@ -104,9 +98,7 @@ pub enum Way {
 impl Edge {
     /// Serves one request.
     pub async fn serve(&self, session: &mut Session, mut story: Tale) -> Served {
-        let client = session.as_downstream_mut();
-        client.set_read_timeout(Some(BODY_TIMEOUT));
-        client.set_write_timeout(Some(WRITE_TIMEOUT));
+        self.be_patient(session);
         let plan = match self.way(session) {
             Way::Upstream(plan) => plan,
             Way::Answer(route, answer, outcome) => {
@@ -134,6 +126,15 @@ impl Edge {
         plan.read_in_part = !body.is_whole();
         self.tell(&mut story, &plan);
         self.fail_over(session, story, plan, body).await
+    }
+
+    /// Gives the client its time for what pingora reads and writes.
+    pub fn be_patient(&self, session: &mut Session) {
+        let patience = Some(self.limits.client_timeout);
+        let client = session.as_downstream_mut();
+        client.set_read_timeout(patience);
+        client.set_write_timeout(patience);
+        client.set_total_drain_timeout(patience);
     }
 
     /// Where a request goes, by its head alone.

@@ -156,7 +156,7 @@ pub struct RouteSpec {
     pub fallback_models: BTreeMap<String, Vec<String>>,
 }
 
-/// Limits on what a client may send and on memory.
+/// Limits on what clients send, on their time and number, and on memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Largest request body, bytes.
@@ -167,4 +167,11 @@ pub struct Limits {
     pub header_bytes: usize,
     /// Held and replayable bytes of all requests together.
     pub memory: usize,
+    /// How long a client may keep berth waiting: for a whole head, for more of a body, and for taking
+    /// more of an answer.
+    pub client_timeout: Duration,
+    /// Connections at once.
+    pub connections: usize,
+    /// Connections at once from one address; 0 is no limit.
+    pub connections_per_address: usize,
 }

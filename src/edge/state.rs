@@ -23,6 +23,7 @@ use crate::pool::{
 
 use super::news::News;
 use super::owners::Owners;
+use super::places::Places;
 use super::spec::{Limits, RouteSpec, UpstreamSpec};
 use super::upstream::{Upstream, UpstreamError};
 use super::waiting::WaitingRoom;
@@ -74,6 +75,8 @@ pub struct Edge {
     pub owners: Owners,
     /// Requests that wait for a seat.
     pub waiting: WaitingRoom,
+    /// Places for connections.
+    pub(super) places: Places,
     draining: watch::Sender<bool>,
     /// Told what happens, once another process has taken over.
     pub(super) heir: RwLock<Option<mpsc::Sender<News>>>,
@@ -151,6 +154,10 @@ impl Edge {
             of_credential,
             warnings: parts.warnings,
             owners: Owners::default(),
+            places: Places::new(
+                parts.limits.connections,
+                parts.limits.connections_per_address,
+            ),
             draining: watch::Sender::new(false),
             heir: RwLock::new(None),
         })
@@ -270,6 +277,7 @@ impl Control for Edge {
         Snapshot {
             draining: !self.ready(),
             waiting: self.waiting.all() as u64,
+            connections: self.places.open() as u64,
             credentials: credentials.collect(),
             pairs: pairs.collect(),
             models: models.collect(),

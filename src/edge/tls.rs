@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use pingora::listeners::tls::TlsSettings;
+use pingora::listeners::tls::{Acceptor, TlsSettings};
 use pingora::tls::sign::{CertifiedKey, SingleCertAndKey};
 use pingora::tls::{
     CertificateDer, ClientCertVerifier, CryptoProvider, PrivateKeyDer, RootCertStore,
@@ -48,19 +48,19 @@ impl Certificates {
         })
     }
 
-    /// For a listener of pingora.
+    /// What shakes hands with clients.
     ///
     /// # Errors
     ///
     /// pingora refuses settings without files; none are given here.
-    pub fn settings(&self) -> pingora::Result<TlsSettings> {
+    pub fn acceptor(&self) -> pingora::Result<Acceptor> {
         let mut settings = TlsSettings::intermediate("", "")?;
         settings.set_cert_resolver(self.shown.clone());
         if let Some(clients) = &self.clients {
             settings.set_client_cert_verifier(clients.clone());
         }
         settings.enable_h2();
-        Ok(settings)
+        Ok(settings.build())
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
             private_key: write(folder, "one.key", &one.signing_key.serialize_pem()),
             client_ca: Some(write(folder, "ca.pem", &other.cert.pem())),
         };
-        Certificates::load(&spec).unwrap().settings().unwrap();
+        Certificates::load(&spec).unwrap().acceptor().unwrap();
 
         let key = write(folder, "other.key", &other.signing_key.serialize_pem());
         let empty = write(folder, "empty", "");

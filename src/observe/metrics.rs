@@ -18,7 +18,7 @@ use super::record::{AttemptRecord, Record};
 use super::safe::SafeText;
 use super::scrape;
 use super::snapshot::Snapshot;
-use super::words::{Blocked, CommitReason, Handover, Then};
+use super::words::{Blocked, CommitReason, Handover, Then, TurnedAway};
 use crate::admission::{Dialect, Verdict};
 
 /// Every metric of the process.
@@ -40,6 +40,7 @@ pub struct Metrics {
     tokens: IntCounterVec,
     rule_hits: IntCounterVec,
     handovers: IntCounterVec,
+    turned_away: IntCounterVec,
 }
 
 impl Metrics {
@@ -134,6 +135,11 @@ impl Metrics {
                 "Handovers to a fresh process, by what came of them.",
                 &["outcome"],
             )?,
+            turned_away: counter(
+                "berth_connections_refused_total",
+                "Connections that were turned away before their first request.",
+                &["reason"],
+            )?,
             models: ModelNames::default(),
             hold,
             first_output,
@@ -153,6 +159,11 @@ impl Metrics {
             metrics
                 .handovers
                 .get_metric_with_label_values(&[outcome.as_str()])?;
+        }
+        for reason in TurnedAway::ALL {
+            metrics
+                .turned_away
+                .get_metric_with_label_values(&[reason.as_str()])?;
         }
         for name in [Dialect::OpenAi, Dialect::Anthropic].map(Dialect::as_str) {
             metrics.terminals.get_metric_with_label_values(&[name])?;
@@ -221,6 +232,11 @@ impl Metrics {
         add(&self.handovers, [outcome.as_str()], 1);
     }
 
+    /// Counts a connection that was turned away.
+    pub fn turned_away(&self, reason: TurnedAway) {
+        add(&self.turned_away, [reason.as_str()], 1);
+    }
+
     /// The text for Prometheus: what was counted, and the pool as `snapshot` shows it.
     pub fn render(&self, snapshot: &Snapshot, audit_lost: u64) -> String {
         for rule in &snapshot.rules {
@@ -264,6 +280,7 @@ impl Metrics {
             ("berth_tokens_total", &self.tokens),
             ("berth_rule_hits_total", &self.rule_hits),
             ("berth_handovers_total", &self.handovers),
+            ("berth_connections_refused_total", &self.turned_away),
         ];
         let found = counters.into_iter().find(|(its, _)| *its == name);
         found.map(|(_, counter)| counter)

@@ -103,6 +103,9 @@ pub(super) fn families(
         series.set(whole(bytes));
         registry.register(Box::new(series))?;
     }
+    let connections = IntGauge::new("berth_connections", "Connections of clients that are open.")?;
+    connections.set(whole(snapshot.connections));
+    registry.register(Box::new(connections))?;
     let hold = Gauge::new(
         "berth_hold_limit_seconds",
         "Longest that an answer may be held (admission.hold.max_time).",
@@ -222,6 +225,7 @@ pub(super) mod tests {
         let model = SafeText::new("gpt-5.6-sol");
         Snapshot {
             waiting: 4,
+            connections: 7,
             draining: false,
             credentials: vec![
                 credential("campus-a", &[("cohort", "new"), ("cost-centre", "7")]),

@@ -28,6 +28,8 @@ pub struct Snapshot {
     pub waiting: u64,
     /// Every rule, in the order in which they are asked.
     pub rules: Vec<RuleView>,
+    /// Connections of clients.
+    pub connections: u64,
     /// Bytes of requests and answers that are kept.
     pub memory: MemoryView,
     /// The longest that an answer may be held (`admission.hold.max_time`).

@@ -19,7 +19,7 @@ use super::snapshot::Snapshot;
 use super::status::Status;
 use super::totals::Total;
 use super::window::{Counts, PairHistory};
-use super::words::Handover;
+use super::words::{Handover, TurnedAway};
 use crate::pool::CredentialId;
 
 /// Audit, metrics and counts of the process.
@@ -76,6 +76,11 @@ impl Trail {
     /// A handover has come to its end.
     pub fn handed_over(&self, outcome: Handover) {
         self.metrics.handed_over(outcome);
+    }
+
+    /// A connection was turned away.
+    pub fn turned_away(&self, reason: TurnedAway) {
+        self.metrics.turned_away(reason);
     }
 
     /// The text for Prometheus.

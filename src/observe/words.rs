@@ -67,6 +67,18 @@ closed_set! {
 }
 
 closed_set! {
+    /// Why a connection was turned away before its first request.
+    TurnedAway {
+        /// `limits.connections`.
+        Connections => "connections",
+        /// `limits.connections_per_address`.
+        ConnectionsPerAddress => "connections_per_address",
+        /// Its TLS handshake failed, or took too long.
+        Handshake => "handshake",
+    }
+}
+
+closed_set! {
     /// Why an attempt's answer was let through to the client.
     CommitReason {
         /// A frame that is not neutral.

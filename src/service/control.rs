@@ -238,32 +238,14 @@ impl Control {
 
     /// Serves until the process ends.
     pub async fn serve(&self, admin: Arc<Admin>, orders: mpsc::Sender<Order>) {
-        /// Files that are kept open, so that an order is heard at the limit of open files, and a
-        /// successor with a limit of its own can be started. That takes ten.
-        const SPARE: usize = 16;
         /// Chosen: at the limit of open files, somebody closes one soon.
         const AGAIN: Duration = Duration::from_millis(100);
         let app = Arc::new(ControlApp { admin, orders });
         // One request for each connection: to pingora, one that shuts down.
         let (_kept, once) = watch::channel(true);
-        /// For what was made room for. Chosen: to start a successor takes less than one.
-        const IN_USE: Duration = Duration::from_secs(10);
-        let open = |_| fs::File::open("/dev/null").ok();
-        let mut spare: Vec<fs::File> = (0..SPARE).map_while(open).collect();
         loop {
-            let accepted = tokio::select! {
-                accepted = self.listener.accept() => accepted,
-                () = tokio::time::sleep(IN_USE), if spare.is_empty() => {
-                    spare = (0..SPARE).map_while(open).collect();
-                    continue;
-                }
-            };
-            let stream = match accepted {
+            let stream = match self.listener.accept().await {
                 Ok((stream, _)) => stream,
-                Err(_) if !spare.is_empty() => {
-                    spare.clear();
-                    continue;
-                }
                 Err(e) => {
                     log::warn!(error:% = e; "the control socket cannot accept");
                     tokio::time::sleep(AGAIN).await;

@@ -103,18 +103,24 @@ impl Sockets {
             .collect()
     }
 
-    /// Copies of those at `addresses` for pingora, which takes each by its address.
+    /// A copy of the one at `address`.
     ///
     /// # Errors
     ///
     /// The limit on open files is reached.
-    pub fn table(&self, addresses: &[SocketAddr]) -> io::Result<Fds> {
+    pub fn copy(&self, address: SocketAddr) -> io::Result<TcpListener> {
+        let found = self.0.iter().find(|socket| socket.address == address);
+        found.ok_or(io::ErrorKind::NotFound)?.listener.try_clone()
+    }
+
+    /// The same for pingora, which takes it by its address.
+    ///
+    /// # Errors
+    ///
+    /// The limit on open files is reached.
+    pub fn table(&self, address: SocketAddr) -> io::Result<Fds> {
         let mut table = Fds::new();
-        let wanted = |socket: &&Socket| addresses.contains(&socket.address);
-        for Socket { address, listener } in self.0.iter().filter(wanted) {
-            let copy = listener.try_clone()?;
-            table.add(address.to_string(), copy.into_raw_fd());
-        }
+        table.add(address.to_string(), self.copy(address)?.into_raw_fd());
         Ok(table)
     }
 

@@ -31,6 +31,8 @@ pub use handover::Refusal;
 pub use privacy::keep as keep_private;
 pub use takeover::detach;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use crate::config;
 use crate::edge::serve::first_look_up;
 use crate::edge::state::Edge;
@@ -50,6 +52,7 @@ const NAMES: Duration = Duration::from_secs(5);
 ///
 /// Why it cannot be served.
 pub fn run(path: &Path) -> Result<(), Refusal> {
+    raise_open_files();
     let (edge, serving) = prepare(path)?;
     let fresh = Fresh::new(path, edge, serving, Sockets::of_systemd())?;
     fresh.open()?;
@@ -110,6 +113,19 @@ fn take(old: &mut Takeover, path: &Path) -> Result<Life, Refusal> {
     old.settled();
     client::hurry_beyond(fresh.life.control.place(), most);
     Ok(fresh.life)
+}
+
+/// Takes as many open files as the system allows: the usual limit of 1024 is there for programs that
+/// use select(2). A successor inherits it.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if let Err(e) = setrlimit(Resource::Nofile, raised) {
+        log::warn!(error:% = e; "the limit of open files cannot be raised");
+    }
 }
 
 /// All that is slow or may fail, and needs no socket.

@@ -14,28 +14,30 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior,
 pub fn keep() {
     // Not in tests' or commands' processes: a debugger is welcome there.
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-        log::warn!("core dumps could not be forbidden: {error}");
+        log::warn!(error:%; "core dumps cannot be forbidden");
     }
     let none = Rlimit {
         current: Some(0),
         maximum: Some(0),
     };
     if let Err(error) = setrlimit(Resource::Core, none) {
-        log::warn!("the size of core dumps could not be limited: {error}");
+        log::warn!(error:%; "the size of core dumps cannot be limited");
     }
-    panic::set_hook(Box::new(|info| log::error!("{}", told(info))));
+    panic::set_hook(Box::new(|info| {
+        let (thread, place) = told(info);
+        log::error!(
+            thread, place;
+            "a thread panicked, please report this line (what it said is left out, it may quote somebody)"
+        );
+    }));
 }
 
-fn told(info: &PanicHookInfo<'_>) -> String {
+/// The name of the thread, and where it was.
+fn told(info: &PanicHookInfo<'_>) -> (String, String) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("without a name");
-    let place = info
-        .location()
-        .map_or("a place unknown".to_owned(), ToString::to_string);
-    format!(
-        "thread {name} panicked at {place}. Please report it with this line. What it said is left out, \
-         since it may quote a client or an upstream"
-    )
+    let place = info.location().map(ToString::to_string);
+    (name.to_owned(), place.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -49,7 +51,9 @@ mod tests {
         let heard = Arc::new(Mutex::new(String::new()));
         let hears = heard.clone();
         let usual = panic::take_hook();
-        panic::set_hook(Box::new(move |info| *hears.lock().unwrap() = told(info)));
+        panic::set_hook(Box::new(move |info| {
+            *hears.lock().unwrap() = format!("{:?}", told(info))
+        }));
         let died = std::thread::Builder::new().name("of-a-test".into());
         let died = died
             .spawn(|| panic!("the key is {}", "sk-secret"))

@@ -130,7 +130,7 @@ const PIECE: usize = 20;
 
 fn logs(case: &Case, books: &Books, findings: &mut Findings) {
     let text = &books.logs;
-    let panicked = text.lines().find(|line| line.contains("panicked at"));
+    let panicked = text.lines().find(|line| line.contains("panicked"));
     findings.check(
         panicked.is_none(),
         "logs",
