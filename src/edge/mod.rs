@@ -17,6 +17,7 @@ pub mod handover;
 mod hash;
 mod head;
 mod headers;
+mod malformed;
 pub mod news;
 mod owners;
 mod paths;
