@@ -89,7 +89,7 @@ impl Edge {
             Served::Whole => Ok(true),
             Served::Broken => Error::e_explain(pingora::ErrorType::WriteError, "the client left"),
         };
-        let plan = match self.way(session) {
+        let mut plan = match self.way(session) {
             Way::Upstream(plan) => plan,
             Way::Answer(_, answer, outcome) => {
                 return answered(self.answer_unread(session, tale, answer, outcome).await);
@@ -98,6 +98,9 @@ impl Edge {
         if let Some(name) = self.route_name(plan.route) {
             tale.route(name);
         }
+        if let Err((answer, outcome)) = self.admit(session, &mut plan, &mut tale) {
+            return answered(self.answer_unread(session, tale, answer, outcome).await);
+        }
         if declared_length(session).is_some_and(|length| length > self.limits.request_body) {
             let answer = Answer::too_large(plan.dialect, self.limits.request_body);
             return answered(
@@ -105,9 +108,16 @@ impl Edge {
                     .await,
             );
         }
-        let (ask, ahead) = self.look(session).await?;
+        let (ask, ahead, to_the_end) = self.look(session).await?;
         let plan = self.read(plan, session, ask);
         self.tell(&mut tale, &plan);
+        if let Some(answer) = plan.beyond_its_models(to_the_end) {
+            let outcome = Outcome::ClientError;
+            return answered(match to_the_end {
+                true => self.answer(session, tale, answer, outcome).await,
+                false => self.refuse_body(session, tale, answer, outcome).await,
+            });
+        }
         let wanted = pool::Ask {
             route: RouteIndex(plan.route),
             model: plan.ask.model.as_deref(),
@@ -149,11 +159,11 @@ impl Edge {
         Ok(false)
     }
 
-    /// Reads the beginning of the body. pingora replays it, or, where it is more than that, gets it
-    /// in front of the rest: then there always is a rest.
-    async fn look(&self, session: &mut Session) -> pingora::Result<(Ask, Option<Bytes>)> {
+    /// Reads the beginning of the body, and says whether that is all of it. pingora replays it, or, where
+    /// it is more than that, gets it in front of the rest: then there always is a rest.
+    async fn look(&self, session: &mut Session) -> pingora::Result<(Ask, Option<Bytes>, bool)> {
         if session.is_body_empty() {
-            return Ok((Ask::default(), None));
+            return Ok((Ask::default(), None, true));
         }
         if session.req_header().headers.contains_key(header::EXPECT) {
             session.write_continue_response().await?;
@@ -162,6 +172,7 @@ impl Edge {
         let declared = declared_length(session).filter(|length| *length > LOOKED_AT);
         let http2 = session.as_downstream().is_http2();
         let mut start = Vec::new();
+        let mut to_the_end = false;
         while start.len() < LOOKED_AT {
             let beyond = http2 && start.len() + MOST_READ_2 > LOOKED_AT;
             let last = declared.is_some_and(|length| length - start.len() <= MOST_READ);
@@ -170,13 +181,16 @@ impl Edge {
             }
             match session.as_downstream_mut().read_request_body().await? {
                 Some(piece) => start.extend_from_slice(&piece),
-                None => break,
+                None => {
+                    to_the_end = true;
+                    break;
+                }
             }
         }
         let start = Bytes::from(start);
         let ask = read_ask(session, &start).await;
         let ahead = (start.len() > LOOKED_AT).then_some(start);
-        Ok((ask, ahead))
+        Ok((ask, ahead, to_the_end))
     }
 }
 

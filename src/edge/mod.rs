@@ -9,6 +9,7 @@ mod attempt;
 mod body;
 mod clean;
 mod client;
+pub mod clients;
 mod connect;
 mod delivery;
 pub mod drain;

@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::owners::{Key, Thing};
-use super::state::Edge;
+use super::state::{Edge, today};
 use crate::admission::Verdict;
 use crate::admission::elapsed::FromNow;
+use crate::clients::ClientFigures;
 use crate::observe::record::Record;
 use crate::observe::totals::{Since, Total};
 use crate::observe::window::PairHistory;
@@ -43,6 +44,8 @@ pub enum News {
     Totals(Vec<Total>),
     /// Attempts that were refused or admitted.
     Counts(Vec<PairHistory>),
+    /// What clients have in flight, and what they asked and spent since the last time.
+    Clients(ClientFigures),
 }
 
 /// See [`Settlement`].
@@ -80,13 +83,16 @@ impl Edge {
     }
 
     /// What is in flight and what was counted, told together, once a second.
-    pub fn figures(&self, since: &mut Since) -> [News; 2] {
+    pub fn figures(&self, since: &mut Since, now: Instant) -> Vec<News> {
         let credentials = self.pool.credentials().iter();
         let in_flight = credentials.map(|it| (it.id().to_string(), it.in_flight()));
-        [
+        let figures = [
             News::InFlight(in_flight.collect()),
             News::Totals(since.news(self.trail.totals())),
-        ]
+        ];
+        let clients = self.clients.iter();
+        let clients = clients.map(|it| News::Clients(it.register.news(now)));
+        figures.into_iter().chain(clients).collect()
     }
 
     /// The process before this one has told something.
@@ -127,6 +133,12 @@ impl Edge {
                 return;
             }
             News::Counts(counts) => self.trail.import_counts(counts, now),
+            News::Clients(figures) => {
+                if let Some(clients) = &self.clients {
+                    clients.register.hear(figures, now, today());
+                }
+                return;
+            }
         }
         self.announce(|| news);
     }
@@ -136,6 +148,15 @@ impl Edge {
         for credential in self.pool.credentials() {
             credential.set_elsewhere(0);
         }
+        if let Some(clients) = &self.clients {
+            clients.register.hears_no_more();
+        }
+    }
+
+    /// Whether another process has taken over, or is about to.
+    pub(super) fn has_heir(&self) -> bool {
+        let heir = self.heir.read().unwrap_or_else(PoisonError::into_inner);
+        heir.as_ref().is_some_and(|it| !it.is_closed())
     }
 
     /// Draws every consequence of a request, here and in the process that took over.
@@ -185,6 +206,12 @@ impl Edge {
 
     /// A request has ended.
     pub(super) fn ended(&self, record: Record) {
+        if let (Some(clients), Some(client), Some(usage)) =
+            (&self.clients, &record.client, record.usage)
+        {
+            let tokens = usage.input.saturating_add(usage.output);
+            clients.register.spent(client, tokens, today());
+        }
         self.announce(|| News::Counts(PairHistory::of(&record)));
         self.trail.finished(record, Instant::now());
     }

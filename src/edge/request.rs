@@ -11,14 +11,13 @@ use pingora::proxy::Session;
 
 use crate::admission::ask::{Ask, is_model_name};
 use crate::admission::coding::Coding;
-use crate::admission::share::Client;
 use crate::admission::{Dialect, Endpoint};
 use crate::observe::words::Outcome;
 use crate::pool::{CredentialIndex, Lineage, Reach};
 
 use super::answer::{self, Answer};
 use super::body::{Body, BodyFault, declared_length};
-use super::client;
+use super::client::Asker;
 use super::malformed::{malformed, wants_websocket};
 use super::owners::Thing;
 use super::paths::{self, Place};
@@ -83,7 +82,7 @@ pub struct Plan {
     /// The turn state that it carries, and who made that.
     pub turn_state: Option<TurnState>,
     /// Who asks; stands in for a session where there is none.
-    pub client: Client,
+    pub asker: Asker,
 }
 
 /// A turn state that a client sends back.
@@ -108,7 +107,7 @@ impl Edge {
         let client = session.as_downstream_mut();
         client.set_read_timeout(Some(BODY_TIMEOUT));
         client.set_write_timeout(Some(WRITE_TIMEOUT));
-        let plan = match self.way(session) {
+        let mut plan = match self.way(session) {
             Way::Upstream(plan) => plan,
             Way::Answer(route, answer, outcome) => {
                 self.name_route(&mut story, route);
@@ -116,9 +115,12 @@ impl Edge {
             }
         };
         self.name_route(&mut story, Some(plan.route));
+        if let Err((answer, outcome)) = self.admit(session, &mut plan, &mut story) {
+            return self.answer_unread(session, story, answer, outcome).await;
+        }
         let dialect = plan.dialect;
         let is_large = declared_length(session).is_none_or(|length| length > SMALL_BODY);
-        if is_large && self.memory.turns_away(plan.client, Instant::now()) {
+        if is_large && self.memory.turns_away(plan.asker.share, Instant::now()) {
             let message = "The gateway is short of memory. Please try again.";
             let after = answer::retry_after(None, self.policy.retry_after);
             let answer = Answer::retry(dialect, ("server_error", message), after);
@@ -126,7 +128,7 @@ impl Edge {
                 .refuse_body(session, story, answer, Outcome::NoneAvailable)
                 .await;
         }
-        let body = match Body::read(session, &self.limits, &self.memory, plan.client).await {
+        let body = match Body::read(session, &self.limits, &self.memory, plan.asker.share).await {
             Ok(body) => body,
             Err(fault) => return self.body_fault(session, story, dialect, fault).await,
         };
@@ -134,6 +136,13 @@ impl Edge {
         let mut plan = self.read(plan, session, ask);
         plan.read_in_part = !body.is_whole();
         self.tell(&mut story, &plan);
+        if let Some(answer) = plan.beyond_its_models(body.is_whole()) {
+            let outcome = Outcome::ClientError;
+            return match body.is_whole() {
+                true => self.answer(session, story, answer, outcome).await,
+                false => self.refuse_body(session, story, answer, outcome).await,
+            };
+        }
         self.fail_over(session, story, plan, body).await
     }
 
@@ -179,7 +188,7 @@ impl Edge {
                 turn_state: request.headers.get(TURN_STATE).map(|value| TurnState {
                     maker: self.owners.maker(Thing::TurnState, value.as_bytes()),
                 }),
-                client: client::of(session),
+                asker: Asker::at_address(session),
             }),
             _ if request.method == Method::HEAD => Way::Answer(None, Answer::alive(), Outcome::Ok),
             Place::Outside if method == "GET" && path == "/healthz" => {
@@ -271,7 +280,7 @@ impl Edge {
     }
 
     /// Answers a body that is not read, and discards some of what is still coming.
-    async fn refuse_body(
+    pub(super) async fn refuse_body(
         &self,
         session: &mut Session,
         tale: Tale,
@@ -324,8 +333,7 @@ impl Edge {
 
     /// The same request, read.
     pub fn read(&self, plan: Plan, session: &Session, ask: Ask) -> Plan {
-        // One line to change once clients have names: sessions of different clients never meet.
-        let names = sessions::names(None, &session.req_header().headers, &ask);
+        let names = sessions::names(plan.asker.name(), &session.req_header().headers, &ask);
         let session = self.pool.lineage(names, Instant::now());
         Plan {
             ask,

@@ -21,6 +21,7 @@ use crate::pool::{
     PoolError, RetryWindow, RouteIndex, RouteMembers,
 };
 
+use super::clients::{Clients, ClientsSource, LOOK_EVERY};
 use super::news::News;
 use super::owners::Owners;
 use super::spec::{Limits, RouteSpec, UpstreamSpec};
@@ -42,6 +43,8 @@ pub struct Parts {
     pub limits: Limits,
     /// Say in answers which credential it was.
     pub disclose: bool,
+    /// Who may ask; `None` is everybody who reaches a listener.
+    pub clients: Option<ClientsSource>,
     /// What `check` warns about, for the status.
     pub warnings: Vec<String>,
 }
@@ -70,6 +73,8 @@ pub struct Edge {
     /// The upstream of each credential.
     of_credential: Vec<Arc<Upstream>>,
     warnings: Vec<String>,
+    /// Who may ask; `None` is everybody who reaches a listener.
+    pub clients: Option<Clients>,
     /// What belongs to the credential that made it.
     pub owners: Owners,
     /// Requests that wait for a seat.
@@ -86,6 +91,8 @@ pub enum EdgeError {
     Pool(PoolError),
     /// An upstream's certificates or proxy.
     Upstream(UpstreamError),
+    /// The list of clients.
+    Clients(String),
     /// A credential of an upstream that does not exist; the configuration rules it out.
     NoUpstream(CredentialId),
 }
@@ -95,6 +102,7 @@ impl fmt::Display for EdgeError {
         match self {
             EdgeError::Pool(e) => e.fmt(f),
             EdgeError::Upstream(e) => e.fmt(f),
+            EdgeError::Clients(e) => e.fmt(f),
             EdgeError::NoUpstream(id) => write!(f, "credential `{id}`: its upstream is unknown"),
         }
     }
@@ -103,7 +111,7 @@ impl fmt::Display for EdgeError {
 impl std::error::Error for EdgeError {}
 
 impl Edge {
-    /// Reads secrets and certificates, and puts the edge together.
+    /// Reads secrets, certificates and clients, and puts the edge together.
     ///
     /// # Errors
     ///
@@ -130,6 +138,8 @@ impl Edge {
         let admission = (&parts.policy, rand::random());
         let pool = Pool::new(parts.credentials, members.collect(), admission, now)
             .map_err(EdgeError::Pool)?;
+        let clients = parts.clients.map(|source| Clients::open(source, now));
+        let clients = clients.transpose().map_err(EdgeError::Clients)?;
         let budget = parts.policy.retry_budget;
         Ok(Edge {
             route_names: parts.routes.iter().map(|r| route_name(r).into()).collect(),
@@ -150,6 +160,7 @@ impl Edge {
             upstreams: by_name.into_values().collect(),
             of_credential,
             warnings: parts.warnings,
+            clients,
             owners: Owners::default(),
             draining: watch::Sender::new(false),
             heir: RwLock::new(None),
@@ -202,6 +213,24 @@ impl Edge {
         self.budgets
             .get(route.0)
             .is_some_and(|budget| budget.withdraw(client, now))
+    }
+
+    /// Takes a new list of clients and writes down what they spent, where it is time.
+    fn tend_clients(&self, now: Instant) {
+        if let Some(clients) = &self.clients {
+            clients.look(now);
+            if !self.has_heir() {
+                clients.save_sometimes(now);
+            }
+        }
+    }
+
+    /// The process ends: what is not on the disk yet is written there.
+    pub fn flush(&self) {
+        if let Some(clients) = self.clients.as_ref().filter(|_| !self.has_heir()) {
+            clients.save(Instant::now());
+        }
+        self.trail.flush();
     }
 
     /// From now on the process drains.
@@ -265,7 +294,11 @@ impl Control for Edge {
                 rule.name
             )
         });
+        let clients = self.clients.as_ref();
+        let of_clients = clients.map(|it| it.warnings(self.policy.mode));
+        let clients = clients.map(|it| it.register.views(now, today));
         Snapshot {
+            clients: clients.unwrap_or_default(),
             draining: !self.ready(),
             waiting: self.waiting.all() as u64,
             credentials: credentials.collect(),
@@ -277,7 +310,10 @@ impl Control for Edge {
             },
             hold_limit: self.policy.hold.max_time,
             rules: rules.collect(),
-            warnings: self.warnings.iter().cloned().chain(expired).collect(),
+            warnings: (self.warnings.iter().cloned())
+                .chain(expired)
+                .chain(of_clients.into_iter().flatten())
+                .collect(),
         }
     }
 
@@ -301,13 +337,14 @@ impl Control for Edge {
     }
 }
 
-/// Looks up names and re-reads secrets, for as long as the process lives: what drains may still need
+/// Looks up names, re-reads secrets and clients, and writes down what these spent, for as long as the process lives: what drains may still need
 /// both.
 pub async fn tend(edge: Arc<Edge>) {
     /// How often secret files are looked at. Chosen: nobody waits longer for a rotation.
     const SECRETS_EVERY: Duration = Duration::from_secs(5);
     let mut names = tokio::time::interval(super::upstream::LOOK_UP_EVERY);
     let mut secrets = tokio::time::interval(SECRETS_EVERY);
+    let mut clients = tokio::time::interval(LOOK_EVERY);
     let mut told = BTreeSet::new();
     // The first look-up was made before anything was served.
     names.tick().await;
@@ -318,6 +355,10 @@ pub async fn tend(edge: Arc<Edge>) {
                 let edge = edge.clone();
                 let looked = move || reload_secrets(&edge, &told);
                 told = tokio::task::spawn_blocking(looked).await.unwrap_or_default();
+            }
+            _ = clients.tick(), if edge.clients.is_some() => {
+                let edge = edge.clone();
+                let _ = tokio::task::spawn_blocking(move || edge.tend_clients(Instant::now())).await;
             }
         }
     }
@@ -364,7 +405,8 @@ fn basis(view: &PairView) -> String {
     )
 }
 
-fn today() -> Day {
+/// The day that it is, in UTC.
+pub(super) fn today() -> Day {
     Day::of(SystemTime::now())
 }
 

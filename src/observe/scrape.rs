@@ -220,6 +220,7 @@ pub(super) mod tests {
         };
         let model = SafeText::new("gpt-5.6-sol");
         Snapshot {
+            clients: Vec::new(),
             waiting: 4,
             draining: false,
             credentials: vec![

@@ -3,12 +3,14 @@
 //! Audit, metrics and counts are fed here and nowhere else, so that no path through the edge feeds
 //! two of them and forgets the third.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 
 use super::allowances::Allowances;
 use super::audit::Audit;
+use super::flood::{Flood, Place};
 use super::hits::RuleHits;
 use super::metrics::Metrics;
 use super::record::Record;
@@ -17,7 +19,7 @@ use super::snapshot::Snapshot;
 use super::status::Status;
 use super::totals::Total;
 use super::window::{Counts, PairHistory};
-use super::words::Handover;
+use super::words::{Handover, Outcome};
 use crate::pool::CredentialId;
 
 /// Audit, metrics and counts of the process.
@@ -29,6 +31,7 @@ pub struct Trail {
     refusals: Refusals,
     allowances: Allowances,
     hits: RuleHits,
+    strangers: Mutex<Flood>,
     started: Instant,
 }
 
@@ -42,6 +45,7 @@ impl Trail {
             refusals: Refusals::default(),
             allowances: Allowances::default(),
             hits: RuleHits::default(),
+            strangers: Mutex::default(),
             started,
         })
     }
@@ -52,7 +56,9 @@ impl Trail {
         self.counts.record(&record, self.age(now));
         self.refusals.record(&record);
         self.hits.record(&record);
-        self.audit.write(record);
+        if self.is_worth_a_line(&record, now) {
+            self.audit.write(record);
+        }
     }
 
     /// An answer of `credential` has this head.
@@ -118,6 +124,22 @@ impl Trail {
     /// Counts of the process before this one.
     pub fn import_counts(&self, history: &[PairHistory], now: Instant) {
         self.counts.import(history, self.age(now));
+    }
+
+    /// Whoever has no key must not fill the disk: of strangers some are written down in a second, and all
+    /// are counted.
+    fn is_worth_a_line(&self, record: &Record, now: Instant) -> bool {
+        const STRANGERS: Place = Place {
+            module: module_path!(),
+            line: line!(),
+            level: log::Level::Info,
+        };
+        if record.outcome != Outcome::Unauthorized {
+            return true;
+        }
+        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        strangers.overdue(now);
+        strangers.admits(STRANGERS, now)
     }
 
     fn age(&self, now: Instant) -> Duration {

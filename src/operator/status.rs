@@ -14,6 +14,8 @@ use std::time::Duration;
 use secrecy::SecretString;
 use serde::Deserialize;
 
+use super::clients_table as clients;
+use super::clients_table::Client;
 use super::port::AdminPort;
 use crate::config::Config;
 use crate::observe::brief::brief;
@@ -123,6 +125,10 @@ struct Status {
     credentials: Vec<Credential>,
     pairs: Vec<Pair>,
     models: Vec<Model>,
+    #[serde(default)]
+    clients: Vec<Client>,
+    #[serde(default)]
+    clients_left_out: usize,
     warnings: Vec<String>,
 }
 
@@ -166,6 +172,7 @@ pub fn table(document: &[u8], width: Option<usize>) -> Result<String, String> {
     let widths = widths(&rows, width);
     line(&mut text, &HEADS.map(str::to_owned), &widths);
     rows.iter().for_each(|row| line(&mut text, row, &widths));
+    text.push_str(&clients::table(&status.clients, status.clients_left_out, width));
     Ok(text)
 }
 
@@ -284,7 +291,7 @@ fn line(text: &mut String, cells: &[String; COLUMNS], widths: &[usize; COLUMNS])
 }
 
 /// A terminal obeys characters that do not print.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     let shown = |c: char| {
         if c == ' ' || c.is_ascii_graphic() {
             c

@@ -135,7 +135,7 @@ impl Life {
         });
         drop(control);
         doors.end();
-        edge.trail.flush();
+        edge.flush();
         log::info!("ended");
         lived
     }
