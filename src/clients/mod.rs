@@ -17,9 +17,7 @@ mod spec;
 mod spending;
 
 pub use key::KeyDigest;
-pub use register::{
-    ClientFigures, ClientView, Denied, MAX_CLIENTS, Permit, Refusal, Register,
-};
+pub use register::{ClientFigures, ClientView, Denied, MAX_CLIENTS, Permit, Refusal, Register};
 pub use spec::{ClientId, ClientSpec};
 pub use spending::{NOT_COUNTED, NOT_KEPT, SpendingHandover};
 

@@ -201,7 +201,10 @@ mod tests {
         let at = |text: &str| until_midnight(humantime::parse_rfc3339(text).unwrap());
         assert_eq!(at("2026-11-29T23:59:59Z"), Duration::from_secs(1));
         assert_eq!(at("2026-11-29T00:00:00Z"), Duration::from_secs(24 * 3600));
-        assert_eq!(at("2026-11-29T12:00:00.5Z"), Duration::from_millis(43_199_500));
+        assert_eq!(
+            at("2026-11-29T12:00:00.5Z"),
+            Duration::from_millis(43_199_500)
+        );
     }
 
     #[test]
@@ -230,7 +233,11 @@ mod tests {
             day: day.to_owned(),
             tokens: vec![(name.to_owned(), u64::MAX)],
         };
-        for told in [strange("soon", "a"), strange("2026-11-29", "A b"), strange("2026-12-01", "a")] {
+        for told in [
+            strange("soon", "a"),
+            strange("2026-11-29", "A b"),
+            strange("2026-12-01", "a"),
+        ] {
             spending.take_over(&told, today);
             spending.hear(&told, today);
         }

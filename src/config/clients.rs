@@ -16,8 +16,8 @@ use super::process::state_dir;
 use super::rules::Expiry;
 use super::upstream::models;
 use super::{number, raw, read_text, yaml};
-use crate::admission::policy::Mode;
 use crate::admission::day::Day;
+use crate::admission::policy::Mode;
 use crate::clients::{ClientId, ClientSpec, KeyDigest, MAX_CLIENTS, NOT_COUNTED, NOT_KEPT};
 use crate::edge::spec::Listener;
 use crate::pool::ModelPatterns;
@@ -110,7 +110,10 @@ pub fn clients(
 }
 
 /// The insecure options that are written.
-pub fn insecure(raw: List<Slot<InsecureOption>>, report: &mut Report) -> Vec<Placed<InsecureOption>> {
+pub fn insecure(
+    raw: List<Slot<InsecureOption>>,
+    report: &mut Report,
+) -> Vec<Placed<InsecureOption>> {
     let written = raw.0.into_iter().flat_map(|list| list.value);
     written.filter_map(|slot| slot.take(report)).collect()
 }
@@ -207,7 +210,9 @@ pub fn parse_clients(
     listed: &[ClientSpec],
 ) -> Result<Vec<FileClient>, Problems> {
     let (list, mut report) = yaml::read_clients(text, Report::new(file_name))?;
-    let read = list.map_or_else(Vec::new, |list| Reading::new(listed).list(list, &mut report));
+    let read = list.map_or_else(Vec::new, |list| {
+        Reading::new(listed).list(list, &mut report)
+    });
     Ok(report.finish(read)?.0)
 }
 
@@ -245,29 +250,54 @@ impl<'a> Reading<'a> {
 
     fn client(
         &mut self,
-        Placed { at: place, value: raw }: Placed<raw::Client>,
+        Placed {
+            at: place,
+            value: raw,
+        }: Placed<raw::Client>,
         report: &mut Report,
     ) -> Option<FileClient> {
         let id = raw.id.must("id", place, report);
         let key = raw.key_sha256.must("key_sha256", place, report);
-        let minute = number("requests_per_minute", raw.requests_per_minute, 600, 0..=1_000_000, report);
-        let in_flight = number("max_in_flight", raw.max_in_flight, 32, 0..=1_000_000, report);
+        let minute = number(
+            "requests_per_minute",
+            raw.requests_per_minute,
+            600,
+            0..=1_000_000,
+            report,
+        );
+        let in_flight = number(
+            "max_in_flight",
+            raw.max_in_flight,
+            32,
+            0..=1_000_000,
+            report,
+        );
         let models = models_of(raw.models, report);
-        let tokens = raw.tokens_per_day.take(report).and_then(|Placed { at, value: Count(tokens) }| {
-            if tokens == 0 {
-                report.problem(at, "`tokens_per_day` is at least 1; without the key there is no limit");
-            }
-            NonZeroU64::new(tokens)
-        });
+        let tokens = raw.tokens_per_day.take(report).and_then(
+            |Placed {
+                 at,
+                 value: Count(tokens),
+             }| {
+                if tokens == 0 {
+                    report.problem(
+                        at,
+                        "`tokens_per_day` is at least 1; without the key there is no limit",
+                    );
+                }
+                NonZeroU64::new(tokens)
+            },
+        );
         let expires = raw.expires.take(report).map(|placed| placed.value);
         let (id, key) = (id?, key?);
         let name = ClientId::new(&id.value.0)?;
         if !self.ids.insert(name.clone()) {
-            let text = format!("the id `{name}` is already taken by another client; ids are unique");
+            let text =
+                format!("the id `{name}` is already taken by another client; ids are unique");
             report.problem(id.at, text);
         }
         if let Some(other) = self.keys.insert(key.value.to_hex(), name.clone()) {
-            let text = format!("the client `{other}` has the same key; give each client a key of its own");
+            let text =
+                format!("the client `{other}` has the same key; give each client a key of its own");
             report.problem(key.at, text);
         }
         let spec = ClientSpec {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::clients::InsecureOption;
 use super::fallback::Model;
 use super::field::{Later, List, Named, Part, Slot};
-use super::clients::InsecureOption;
 use super::leaf::{Count, FilePath, Memory, Name, Size};
 use super::policy::ErrorCode;
 use super::route::{PathGlob, Prefix};

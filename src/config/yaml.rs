@@ -41,10 +41,7 @@ pub fn read(text: &str, report: Report) -> Result<(File, Report), Problems> {
 }
 
 /// A file of clients: the list, or nothing where the file says nothing.
-pub fn read_clients(
-    text: &str,
-    report: Report,
-) -> Result<(Option<ClientList>, Report), Problems> {
+pub fn read_clients(text: &str, report: Report) -> Result<(Option<ClientList>, Report), Problems> {
     if text.len() > MAX_FILE {
         return Err(report.fail(Place::START, TOO_LARGE));
     }

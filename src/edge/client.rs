@@ -67,7 +67,9 @@ impl Edge {
         };
         let key = key(&session.req_header().headers);
         let key = key.map_err(|why| unauthorized(why.message()))?;
-        let admitted = clients.register.admit(&key, Instant::now(), SystemTime::now());
+        let admitted = clients
+            .register
+            .admit(&key, Instant::now(), SystemTime::now());
         let permit = match admitted {
             Ok(permit) => permit,
             Err(Denied::Stranger) => {
@@ -108,14 +110,20 @@ impl Edge {
                     "The client {id} has {limit} requests in flight, as many as it may (max_in_flight). The limit ends when one of them does."
                 );
                 let after = super::answer::retry_after(None, self.policy.retry_after);
-                (Answer::rate_limit(dialect, &message, after), Outcome::Limited)
+                (
+                    Answer::rate_limit(dialect, &message, after),
+                    Outcome::Limited,
+                )
             }
             Refusal::TooMany { limit, left } => {
                 let message = format!(
                     "The client {id} has made {limit} requests within a minute, as many as it may (requests_per_minute). The limit ends in {}.",
                     spelt(left)
                 );
-                (Answer::rate_limit(dialect, &message, left), Outcome::Limited)
+                (
+                    Answer::rate_limit(dialect, &message, left),
+                    Outcome::Limited,
+                )
             }
         }
     }
@@ -149,7 +157,8 @@ impl Plan {
             return None;
         }
         let ask = &self.ask;
-        let is_clear = !self.endpoint.names_a_model() || (ask.model.is_some() && (ask.whole || !to_the_end));
+        let is_clear =
+            !self.endpoint.names_a_model() || (ask.model.is_some() && (ask.whole || !to_the_end));
         if is_clear && permit.has_model(ask.model.as_deref()) {
             return None;
         }
@@ -256,20 +265,38 @@ mod tests {
             (vec![("authorization", "bearer  k ")], good),
             (vec![("x-api-key", "k")], good),
             (vec![("x-api-key", " k ")], good),
-            (vec![("authorization", "Bearer k"), ("x-api-key", "k")], good),
+            (
+                vec![("authorization", "Bearer k"), ("x-api-key", "k")],
+                good,
+            ),
             (vec![("x-api-key", "k"), ("x-api-key", "k")], good),
             (vec![], Err(Unproven::Missing)),
             (vec![("api-key", "k")], Err(Unproven::Missing)),
             (vec![("authorization", "Bearer ")], Err(Unproven::Missing)),
             (vec![("authorization", "Bearer")], Err(Unproven::Missing)),
             (vec![("x-api-key", "")], Err(Unproven::Missing)),
-            (vec![("authorization", "Basic azo=")], Err(Unproven::Malformed)),
+            (
+                vec![("authorization", "Basic azo=")],
+                Err(Unproven::Malformed),
+            ),
             (vec![("authorization", "k")], Err(Unproven::Malformed)),
             (vec![("authorization", "Bearerk")], Err(Unproven::Malformed)),
-            (vec![("authorization", "Basic x"), ("x-api-key", "k")], Err(Unproven::Malformed)),
-            (vec![("authorization", "Bearer k"), ("x-api-key", "l")], Err(Unproven::Several)),
-            (vec![("authorization", "Bearer k"), ("authorization", "Bearer l")], Err(Unproven::Several)),
-            (vec![("x-api-key", "k"), ("x-api-key", "l")], Err(Unproven::Several)),
+            (
+                vec![("authorization", "Basic x"), ("x-api-key", "k")],
+                Err(Unproven::Malformed),
+            ),
+            (
+                vec![("authorization", "Bearer k"), ("x-api-key", "l")],
+                Err(Unproven::Several),
+            ),
+            (
+                vec![("authorization", "Bearer k"), ("authorization", "Bearer l")],
+                Err(Unproven::Several),
+            ),
+            (
+                vec![("x-api-key", "k"), ("x-api-key", "l")],
+                Err(Unproven::Several),
+            ),
         ] {
             assert_eq!(of(&headers), expected, "{headers:?}");
         }

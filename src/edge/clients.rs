@@ -127,7 +127,10 @@ impl Clients {
                 let mut specs = self.source.listed.clone();
                 specs.extend(more);
                 self.register.replace(specs, now);
-                log::info!("clients_file: {} clients from now on", self.register.count());
+                log::info!(
+                    "clients_file: {} clients from now on",
+                    self.register.count()
+                );
                 seen.complaint = None;
                 seen.stamp = stamp;
             }
@@ -160,7 +163,10 @@ impl Clients {
         if let Err(why) = &written {
             self.register.not_written();
             if seen.unsaved.as_ref() != Some(why) {
-                log::error!("clients: what was spent cannot be written to {}: {why}", folder.display());
+                log::error!(
+                    "clients: what was spent cannot be written to {}: {why}",
+                    folder.display()
+                );
             }
         }
         seen.unsaved = written.err();
@@ -208,7 +214,9 @@ impl fmt::Debug for ClientsSource {
 fn remembered(path: &Path) -> std::io::Result<SpendingHandover> {
     let file = match File::open(path) {
         Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(SpendingHandover::default()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(SpendingHandover::default());
+        }
         Err(e) => return Err(e),
     };
     let mut text = Vec::new();
@@ -253,7 +261,10 @@ mod tests {
                 broken.map_or_else(|| Ok(text.lines().map(spec).collect()), Err)
             }
         };
-        let file = ClientsFile { path, read: Arc::new(read) };
+        let file = ClientsFile {
+            path,
+            read: Arc::new(read),
+        };
         let source = ClientsSource {
             listed: vec![spec("listed")],
             file: Some(file),
@@ -280,7 +291,10 @@ mod tests {
             clients.look(now);
             assert_eq!(clients.register.count(), 4);
             let warnings = clients.warnings(Mode::Enforce);
-            assert!(warnings[0].contains("the clients from before stay"), "{warnings:?}");
+            assert!(
+                warnings[0].contains("the clients from before stay"),
+                "{warnings:?}"
+            );
         }
         fs::write(&path, "a\n").unwrap();
         clients.look(now);
@@ -313,7 +327,9 @@ mod tests {
         let mut clients = clients(folder.path());
         let gone = folder.path().join("gone");
         clients.source.state_dir = Some(gone.clone());
-        clients.register.spent("listed", 7, Day::of(SystemTime::now()));
+        clients
+            .register
+            .spent("listed", 7, Day::of(SystemTime::now()));
         clients.save(now);
         assert_eq!(clients.warnings(Mode::Enforce).len(), 1);
         fs::create_dir(&gone).unwrap();

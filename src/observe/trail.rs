@@ -137,7 +137,10 @@ impl Trail {
         if record.outcome != Outcome::Unauthorized {
             return true;
         }
-        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut strangers = self
+            .strangers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         strangers.overdue(now);
         strangers.admits(STRANGERS, now)
     }

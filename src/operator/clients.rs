@@ -1,4 +1,4 @@
-//! `berth client`: the file of clients, changed by hand's reach of no editor.
+//! `berth client`: the file of clients, changed from the command line.
 //!
 //! A key is made here, printed once and kept nowhere: the file has its SHA-256. What a person wrote into
 //! the file stays as it is, comments too, because only the lines of one client are added or taken out. The
@@ -90,13 +90,18 @@ pub fn run(command: &Command) -> Result<String, Fault> {
             let key = new_key();
             let (key_digest, id) = (KeyDigest::of(key.as_bytes()), name(&add.id)?);
             if book.all().any(|it| it.id == id) {
-                return failed(format!("there is a client `{id}` already; revoke it first, or take another name"));
+                return failed(format!(
+                    "there is a client `{id}` already; revoke it first, or take another name"
+                ));
             }
             let entry = entry(add, key_digest);
-            book.replace(&appended(&book.text, &entry, book.read.is_empty()), |before, after| {
-                let (last, others) = after.split_last()?;
-                (last.id == id && last.key == key_digest && same(before, others)).then_some(())
-            })?;
+            book.replace(
+                &appended(&book.text, &entry, book.read.is_empty()),
+                |before, after| {
+                    let (last, others) = after.split_last()?;
+                    (last.id == id && last.key == key_digest && same(before, others)).then_some(())
+                },
+            )?;
             Ok(format!("{key}\n"))
         }
         Command::List { of } => Ok(table(&Book::open(&of.config)?)),
@@ -110,7 +115,10 @@ pub fn run(command: &Command) -> Result<String, Fault> {
                 ));
             }
             let Some(at) = book.read.iter().position(|it| it.spec.id == id) else {
-                return failed(format!("there is no client `{id}` in {}", book.path.display()));
+                return failed(format!(
+                    "there is no client `{id}` in {}",
+                    book.path.display()
+                ));
             };
             let rest = without(&book, at);
             book.replace(&rest, |before, after| {
@@ -199,17 +207,15 @@ impl Book {
         let folder = self.path.parent().unwrap_or(Path::new("/"));
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
         file.write_all(text.as_bytes())?;
-        // Whoever could read the old file, or reads the configuration, can read the new one: as a rule
-        // that is berth's user and nobody else.
-        let (like, most) = match fs::metadata(&self.path) {
-            Ok(found) => (found, 0o777),
-            Err(_) => (fs::metadata(&self.config)?, 0o640),
-        };
+        // Whoever could read the old file can read the new one; at first, whoever reads the configuration,
+        // which berth's user does.
+        let like = fs::metadata(&self.path).or_else(|_| fs::metadata(&self.config))?;
         let mine = file.as_file().metadata()?;
         if (mine.uid(), mine.gid()) != (like.uid(), like.gid()) {
             std::os::unix::fs::chown(file.path(), Some(like.uid()), Some(like.gid()))?;
         }
-        file.as_file().set_permissions(Permissions::from_mode(like.mode() & most))?;
+        file.as_file()
+            .set_permissions(Permissions::from_mode(like.mode() & 0o666))?;
         file.as_file().sync_all()?;
         file.persist(&self.path)?;
         Ok(())
@@ -234,7 +240,10 @@ fn entry(add: &Add, key: KeyDigest) -> String {
         format!("key_sha256: \"{}\"", key.to_hex()),
     ];
     let numbers = [
-        ("requests_per_minute", add.requests_per_minute.map(u64::from)),
+        (
+            "requests_per_minute",
+            add.requests_per_minute.map(u64::from),
+        ),
         ("max_in_flight", add.max_in_flight.map(u64::from)),
         ("tokens_per_day", add.tokens_per_day),
     ];
@@ -243,8 +252,14 @@ fn entry(add: &Add, key: KeyDigest) -> String {
     }
     if !add.models.is_empty() {
         // Whatever is typed is one value in JSON's quotes, which YAML reads too.
-        let models = add.models.iter().map(|it| serde_json::Value::from(it.as_str()).to_string());
-        lines.push(format!("models: [{}]", models.collect::<Vec<_>>().join(", ")));
+        let models = add
+            .models
+            .iter()
+            .map(|it| serde_json::Value::from(it.as_str()).to_string());
+        lines.push(format!(
+            "models: [{}]",
+            models.collect::<Vec<_>>().join(", ")
+        ));
     }
     lines.extend(add.expires.as_ref().map(|day| {
         let day = serde_json::Value::from(day.as_str());
@@ -276,7 +291,10 @@ fn without(book: &Book, at: usize) -> String {
     let own = lines.get(first..next).unwrap_or_default();
     let says = |line: &&&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
     let after = own.iter().rev().take_while(|line| !says(line)).count();
-    let kept = lines.iter().enumerate().filter(|(n, _)| *n < first || *n >= next - after);
+    let kept = lines
+        .iter()
+        .enumerate()
+        .filter(|(n, _)| *n < first || *n >= next - after);
     let mut text: String = kept.map(|(_, line)| format!("{line}\n")).collect();
     if book.read.len() == 1 {
         text.push_str("[]\n");
@@ -306,7 +324,9 @@ fn table(book: &Book) -> String {
             number(spec.max_in_flight.map(|it| it.to_string())),
             number(spec.tokens_per_day.map(|it| it.to_string())),
             number(expires),
-            spec.models.as_ref().map_or_else(|| "*".to_owned(), ToString::to_string),
+            spec.models
+                .as_ref()
+                .map_or_else(|| "*".to_owned(), ToString::to_string),
         ]);
     }
     let mut widths = [0; HEADS.len()];
@@ -316,7 +336,10 @@ fn table(book: &Book) -> String {
         }
     }
     let line = |row: &[String; HEADS.len()]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}  "));
+        let cells = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:<width$}  "));
         format!("{}\n", cells.collect::<String>().trim_end())
     };
     rows.iter().map(line).collect()

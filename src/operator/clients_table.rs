@@ -94,7 +94,10 @@ CLIENT    IN FLIGHT     LAST MINUTE     TOKENS TODAY
 lab-7     3/32          40              1234567/5000000
 ?[2J-of-  3/32          40              1234567/5000000  expired
 ";
-        assert_eq!(table(&[client("lab-7"), of_the_past], 0, Some(60)), expected);
+        assert_eq!(
+            table(&[client("lab-7"), of_the_past], 0, Some(60)),
+            expected
+        );
         assert_eq!(table(&[], 0, None), "");
     }
 

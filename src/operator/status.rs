@@ -172,7 +172,11 @@ pub fn table(document: &[u8], width: Option<usize>) -> Result<String, String> {
     let widths = widths(&rows, width);
     line(&mut text, &HEADS.map(str::to_owned), &widths);
     rows.iter().for_each(|row| line(&mut text, row, &widths));
-    text.push_str(&clients::table(&status.clients, status.clients_left_out, width));
+    text.push_str(&clients::table(
+        &status.clients,
+        status.clients_left_out,
+        width,
+    ));
     Ok(text)
 }
 

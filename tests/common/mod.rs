@@ -72,6 +72,16 @@ impl Berth {
         berth
     }
 
+    /// Stops it, and starts it again by a line of a shell.
+    pub async fn restart_by(&mut self, shell: &str) {
+        assert!(self.order(&["stop"]).await.status.success());
+        self.ends().await;
+        let mut command = Command::new("sh");
+        command.args(["-c", shell, "sh"]).arg(self.program());
+        self.run(command, Stdio::null());
+        assert!(self.becomes_ready().await, "{}", self.log());
+    }
+
     fn spawn(config: &str) -> Berth {
         let mut berth = Berth::prepare(config);
         berth.run(Command::new(berth.program()), Stdio::null());

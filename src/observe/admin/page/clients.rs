@@ -16,10 +16,19 @@ pub(super) fn section(page: &mut String, status: &Status) -> fmt::Result {
     table(
         page,
         "The busiest first, each beside its limit; days are in UTC.",
-        &["Client", "In flight", "Last minute", "Tokens today", "Expires"],
+        &[
+            "Client",
+            "In flight",
+            "Last minute",
+            "Tokens today",
+            "Expires",
+        ],
     )?;
     page.write_str("<tbody role=\"rowgroup\">\n")?;
-    status.clients.iter().try_for_each(|client| row(page, client))?;
+    status
+        .clients
+        .iter()
+        .try_for_each(|client| row(page, client))?;
     page.write_str("</tbody>\n</table>\n")?;
     if status.clients_left_out > 0 {
         writeln!(page, "<p>And {} more.</p>", status.clients_left_out)?;
@@ -33,9 +42,21 @@ fn row(page: &mut String, client: &ClientStatus) -> fmt::Result {
         "<tr role=\"row\"><th role=\"rowheader\" scope=\"row\">{}</th>",
         Escaped(&client.id)
     )?;
-    cell(page, "In flight", of(client.in_flight, client.max_in_flight))?;
-    cell(page, "Last minute", of(client.requests, client.requests_per_minute))?;
-    cell(page, "Tokens today", of(client.tokens_today, client.tokens_per_day))?;
+    cell(
+        page,
+        "In flight",
+        of(client.in_flight, client.max_in_flight),
+    )?;
+    cell(
+        page,
+        "Last minute",
+        of(client.requests, client.requests_per_minute),
+    )?;
+    cell(
+        page,
+        "Tokens today",
+        of(client.tokens_today, client.tokens_per_day),
+    )?;
     match (&client.expires, client.expired) {
         (Some(day), true) => cell(page, "Expires", format!("{}, over", Escaped(day)))?,
         (Some(day), false) => cell(page, "Expires", Escaped(day))?,
