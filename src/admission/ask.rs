@@ -267,10 +267,34 @@ mod tests {
             "{\"model\":\"a b\"}",
             "{\"model\":\"*\"}",
         ] {
-            assert_eq!(ask(json), Ask::default(), "{json}");
+            let whole = json.ends_with('}');
+            assert_eq!(
+                ask(json),
+                Ask {
+                    whole,
+                    ..Ask::default()
+                },
+                "{json}"
+            );
         }
         let long = format!(r#"{{"model":"{}"}}"#, "x".repeat(LONGEST_MODEL + 1));
         assert_eq!(ask(&long).model, None);
+    }
+
+    #[test]
+    fn a_body_that_goes_on_where_it_is_not_read_is_not_whole() {
+        for json in [r#"{"model":"a","#, r#"{"model":"a" "model":"b"}"#] {
+            let read = ask(json);
+            assert_eq!(
+                (read.model.as_deref(), read.whole),
+                (Some("a"), false),
+                "{json}"
+            );
+        }
+        // However deep it nests, what comes last counts.
+        let nested = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        let read = ask(&format!(r#"{{"model":"a","x":{nested},"model":"b"}}"#));
+        assert_eq!((read.model.as_deref(), read.whole), (Some("b"), true));
     }
 
     #[test]

@@ -22,6 +22,7 @@ use crate::admission::gate::{CommitReason, Gate, Refusal, Step};
 use crate::admission::policy::{ClientErrorCode, Mode};
 use crate::admission::rules::Reading;
 use crate::admission::stream::Stream;
+use crate::admission::usage::Usage;
 use crate::admission::{Endpoint, Verdict};
 use crate::observe::record::CredentialName;
 use crate::observe::words::{Outcome, Then};
@@ -58,6 +59,8 @@ pub struct Clean {
     bytes: u64,
     first_byte: Option<Instant>,
     watched: Watched,
+    /// What a document reports; a stream counts itself.
+    of_document: Usage,
     max_bytes: usize,
     headers: Option<http::HeaderMap>,
     /// What was looked at and pingora will not replay.
@@ -152,6 +155,7 @@ impl Edge {
             bytes: 0,
             first_byte: None,
             watched: Watched::Nothing,
+            of_document: Usage::default(),
             max_bytes: self.policy.hold.max_bytes,
             headers: None,
             ahead,
@@ -348,7 +352,13 @@ impl Clean {
         let told = std::mem::take(&mut self.told);
         self.tale.attempt_at(told, &name, ended, ms);
         if let Watched::Stream(stream, _) = &self.watched {
-            self.tale.usage(stream.usage());
+            let usage = stream.usage();
+            let usage = if usage.is_known() {
+                usage
+            } else {
+                self.of_document
+            };
+            self.tale.usage(usage);
         }
         self.tale.passes();
         let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX);
@@ -360,14 +370,19 @@ impl Clean {
         match step {
             Step::Hold | Step::AwaitTerminal => {}
             Step::Refuse(refusal) => self.watched = Watched::Refused(refusal),
-            Step::Commit(_) => {
+            Step::Commit(reason) => {
                 let Watched::Opening(gate, decoder) =
                     std::mem::replace(&mut self.watched, Watched::Nothing)
                 else {
                     return;
                 };
                 let mut stream = watcher(&gate, self.plan.endpoint, self.reading.clone());
-                for piece in gate.into_held() {
+                let is_document = !gate.reads_frames() && reason == CommitReason::Complete;
+                let held = gate.into_held();
+                if is_document {
+                    self.of_document = Usage::of_document(&held.concat());
+                }
+                for piece in held {
                     stream.pass(piece, &mut Vec::new());
                 }
                 self.watched = Watched::Stream(Box::new(stream), decoder);

@@ -312,7 +312,7 @@ mod tests {
         first.register.spent("listed", 7, today);
         first.save_sometimes(now);
         assert_eq!(spent(&clients(folder.path())), 0, "it is not time yet");
-        first.save_sometimes(now + SAVE_EVERY);
+        first.save_sometimes(now + 2 * SAVE_EVERY);
         assert_eq!(spent(&clients(folder.path())), 7);
         let mode = fs::metadata(folder.path().join(SPENT)).unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);

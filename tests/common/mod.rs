@@ -7,6 +7,7 @@
 #![allow(dead_code)]
 
 pub mod fallback;
+pub mod keys;
 pub mod paced;
 pub mod upstream;
 pub mod wire;
