@@ -6,6 +6,7 @@
 //! queue is dropped), and nothing in them is a secret or the name of a session.
 
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -153,8 +154,16 @@ impl Edge {
         }
     }
 
+    /// Another process serves from now on: what is written down for later is its to write.
+    pub fn succeeded(&self) {
+        self.succeeded.store(true, Ordering::Relaxed);
+    }
+
     /// Whether another process has taken over, or is about to.
     pub(super) fn has_heir(&self) -> bool {
+        if self.succeeded.load(Ordering::Relaxed) {
+            return true;
+        }
         let heir = self.heir.read().unwrap_or_else(PoisonError::into_inner);
         heir.as_ref().is_some_and(|it| !it.is_closed())
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -80,6 +81,8 @@ pub struct Edge {
     /// Requests that wait for a seat.
     pub waiting: WaitingRoom,
     draining: watch::Sender<bool>,
+    /// Another process has taken over, for good.
+    pub(super) succeeded: AtomicBool,
     /// Told what happens, once another process has taken over.
     pub(super) heir: RwLock<Option<mpsc::Sender<News>>>,
 }
@@ -163,6 +166,7 @@ impl Edge {
             clients,
             owners: Owners::default(),
             draining: watch::Sender::new(false),
+            succeeded: AtomicBool::new(false),
             heir: RwLock::new(None),
         })
     }
