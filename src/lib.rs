@@ -12,6 +12,7 @@
 )]
 
 pub mod admission;
+pub mod clients;
 pub mod config;
 pub mod demo;
 pub mod edge;

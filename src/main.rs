@@ -20,6 +20,7 @@ use berth::admission::rules::Rules;
 use berth::config;
 use berth::observe::groups::Kind;
 use berth::observe::log::last_words;
+use berth::operator::clients;
 use berth::operator::rules::{Hits, table};
 use berth::operator::status::{self, Telling, Whom};
 use berth::service::{self, Haste, Place, Refusal};
@@ -73,6 +74,11 @@ enum Command {
         /// The configuration.
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
+    },
+    /// The keys of clients: who may ask, and how much.
+    Client {
+        #[command(subcommand)]
+        command: clients::Command,
     },
     /// Print the JSON Schema of the configuration.
     Schema,
@@ -139,6 +145,7 @@ fn main() -> ExitCode {
         Command::Stop { config, now } => return stop(&config, now),
         Command::TakeOver { config } => service::detach(&config).map_err(|e| e.to_string()),
         Command::Check { config } => return check(&config),
+        Command::Client { command } => return client(&command),
         Command::Schema => print(&format!("{:#}\n", config::schema())),
         Command::Rules { config } => return rules(config.as_deref()),
         Command::Status {
@@ -214,6 +221,17 @@ fn check(path: &Path) -> ExitCode {
             eprintln!("{problems}");
             ExitCode::from(2)
         }
+    }
+}
+
+fn client(command: &clients::Command) -> ExitCode {
+    match clients::run(command) {
+        Ok(text) => end(print(&text)),
+        Err(clients::Fault::Configuration(problems)) => {
+            eprintln!("{problems}");
+            ExitCode::from(2)
+        }
+        Err(clients::Fault::Failed(why)) => end(Err(why)),
     }
 }
 

@@ -10,7 +10,8 @@ use std::time::{Instant, SystemTime};
 use secrecy::ExposeSecret;
 
 use crate::admission::day::Day;
-use crate::config::Config;
+use crate::config::{Clients, Config, load_clients, state_dir};
+use crate::edge::clients::{ClientsFile, ClientsSource};
 use crate::edge::state::{Edge, Parts};
 use crate::edge::tls::Certificates;
 use crate::observe::audit::Audit;
@@ -54,9 +55,14 @@ pub fn assemble(config: Config) -> Result<(Arc<Edge>, Serving), String> {
         policy: config.policy,
         limits: config.limits,
         disclose: config.disclose,
+        clients: config.clients.map(clients),
         warnings,
     };
     let edge = Edge::new(parts, trail, now).map_err(|e| e.to_string())?;
+    let clients = edge.clients.iter();
+    for warning in clients.flat_map(|it| it.warnings(edge.policy.mode)) {
+        log::warn!("{warning}");
+    }
     let entrances = config.listeners.iter().enumerate().map(|(at, listener)| {
         let certificates = listener.tls.as_ref().map(Certificates::load).transpose();
         Ok(Entrance {
@@ -71,4 +77,24 @@ pub fn assemble(config: Config) -> Result<(Arc<Edge>, Serving), String> {
         process: config.process,
     };
     Ok((Arc::new(edge), serving))
+}
+
+fn clients(spec: Clients) -> ClientsSource {
+    let Clients { listed, file } = spec;
+    let file = file.map(|path| {
+        let (from, beside) = (path.clone(), listed.clone());
+        let read = move || {
+            let read = load_clients(&from, &beside).map_err(|problems| problems.to_string())?;
+            Ok(read.into_iter().map(|it| it.spec).collect())
+        };
+        ClientsFile {
+            path,
+            read: Arc::new(read),
+        }
+    });
+    ClientsSource {
+        listed,
+        file,
+        state_dir: state_dir(),
+    }
 }

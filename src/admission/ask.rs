@@ -31,6 +31,8 @@ pub struct Ask {
     pub encrypted_content: bool,
     /// The body's name for its session.
     pub prompt_cache_key: Option<String>,
+    /// It was read to its end: nothing that comes later says otherwise.
+    pub whole: bool,
 }
 
 impl Ask {
@@ -53,7 +55,7 @@ impl Ask {
 
     fn read<'de, D: Deserializer<'de>>(&mut self, deserializer: D) {
         // A mistake ends the reading; what was read before it stays.
-        let _ = deserializer.deserialize_map(Capture(self));
+        self.whole = deserializer.deserialize_map(Capture(self)).is_ok();
     }
 }
 
@@ -220,6 +222,7 @@ mod tests {
                 {"type":"reasoning","encrypted_content":"gAAA"}],
                 "stream":true,"prompt_cache_key":"k","previous_response_id":"resp_1","model":"gpt-a"}"#);
         let expected = Ask {
+            whole: true,
             model: Some("gpt-a".into()),
             stream: true,
             previous_response_id: Some("resp_1".into()),
@@ -264,10 +267,34 @@ mod tests {
             "{\"model\":\"a b\"}",
             "{\"model\":\"*\"}",
         ] {
-            assert_eq!(ask(json), Ask::default(), "{json}");
+            let whole = json.ends_with('}');
+            assert_eq!(
+                ask(json),
+                Ask {
+                    whole,
+                    ..Ask::default()
+                },
+                "{json}"
+            );
         }
         let long = format!(r#"{{"model":"{}"}}"#, "x".repeat(LONGEST_MODEL + 1));
         assert_eq!(ask(&long).model, None);
+    }
+
+    #[test]
+    fn a_body_that_goes_on_where_it_is_not_read_is_not_whole() {
+        for json in [r#"{"model":"a","#, r#"{"model":"a" "model":"b"}"#] {
+            let read = ask(json);
+            assert_eq!(
+                (read.model.as_deref(), read.whole),
+                (Some("a"), false),
+                "{json}"
+            );
+        }
+        // However deep it nests, what comes last counts.
+        let nested = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        let read = ask(&format!(r#"{{"model":"a","x":{nested},"model":"b"}}"#));
+        assert_eq!((read.model.as_deref(), read.whole), (Some("b"), true));
     }
 
     #[test]

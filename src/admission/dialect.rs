@@ -57,6 +57,14 @@ impl Endpoint {
         }
     }
 
+    /// Whether a request for it has to say for which model it is, in its body.
+    pub fn names_a_model(self) -> bool {
+        match self {
+            Endpoint::Responses | Endpoint::Chat | Endpoint::Messages | Endpoint::Document => true,
+            Endpoint::Models | Endpoint::Other => false,
+        }
+    }
+
     /// Whether the same request may be sent to a second credential.
     pub fn may_be_repeated(self) -> bool {
         !matches!(self, Endpoint::Other)

@@ -1,7 +1,7 @@
 //! Keys of the design that this version does not have.
 //!
-//! They are refused rather than ignored: a configuration that names `clients` must not start without
-//! checking clients. To deliver one, delete its line here and give it a raw type.
+//! They are refused rather than ignored: whoever writes one means something by it. To deliver one, delete
+//! its line here and give it a raw type.
 
 use super::field::{Later, Part, Placed, Slot};
 use super::problem::Report;
@@ -10,8 +10,6 @@ use crate::edge::spec::WebSocket;
 
 /// Complains about every key that is written and says something.
 pub fn refuse(file: &File, report: &mut Report) {
-    refuse_key("clients", &file.clients, report);
-    refuse_key("clients_file", &file.clients_file, report);
     refuse_key("shared", &file.shared, report);
     each(&file.routes.0, |it| refuse_proxy(&it.websocket, report));
 }

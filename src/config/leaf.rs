@@ -116,6 +116,31 @@ impl Leaf for u64 {
     }
 }
 
+/// A large whole number, which may be written with `_` between its digits, as in `5_000_000`.
+pub struct Count(pub u64);
+
+impl Leaf for Count {
+    fn read(node: Node) -> Result<Count, Fault> {
+        let bad = "a whole number that is not negative is expected here, such as `5000000` or `5_000_000`";
+        match node {
+            Node::Whole(value) => Ok(Count(value)),
+            Node::Text(text) if text.starts_with(|c: char| c.is_ascii_digit()) => {
+                let digits = text.replace('_', "");
+                let count = digits.parse().ok().filter(|_| all_digits(&digits));
+                Ok(Count(count.ok_or(bad)?))
+            }
+            _ => Err(bad.into()),
+        }
+    }
+
+    fn schema() -> Schema {
+        json_schema!({ "oneOf": [
+            { "type": "integer", "minimum": 0 },
+            { "type": "string", "pattern": "^[0-9][0-9_]*$" }
+        ] })
+    }
+}
+
 impl Leaf for f64 {
     fn read(node: Node) -> Result<f64, Fault> {
         match node {

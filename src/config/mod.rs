@@ -26,6 +26,7 @@ use crate::edge::spec::{Limits, Listener, Process, RouteSpec, UpstreamSpec};
 use crate::observe::spec::{AdminSpec, AuditSpec};
 use crate::pool::CredentialSpec;
 
+mod clients;
 mod connections;
 mod fallback;
 mod field;
@@ -45,7 +46,9 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
+pub use clients::{Clients, FileClient, load_clients, parse_clients};
 pub use problem::{Place, Problem, Problems, suggestion};
+pub use process::state_dir;
 
 use field::{Placed, Slot};
 use problem::Report;
@@ -76,6 +79,8 @@ pub struct Config {
     pub disclose: bool,
     /// The audit log.
     pub audit: Option<AuditSpec>,
+    /// Who may ask; `None` is everybody who reaches a listener.
+    pub clients: Option<Clients>,
     /// What an operator should know, though nothing is wrong.
     pub warnings: Vec<Problem>,
     expiries: Vec<Expiry>,
@@ -93,7 +98,7 @@ impl Config {
         served.chain(fallbacks.map(String::as_str))
     }
 
-    /// What is to be said of the rules whose last day is over.
+    /// What is to be said of the rules and clients whose last day is over.
     pub fn expired(&self, today: Day) -> impl Iterator<Item = &Problem> {
         let over = self.expiries.iter().filter(move |it| it.last < today);
         over.map(|expiry| &expiry.warning)
@@ -117,26 +122,7 @@ pub struct Summary {
 
 /// Reads and checks the configuration at `path`.
 pub fn load(path: &Path) -> Result<Config, Problems> {
-    let name = path.to_string_lossy();
-    let fail = |text: String| Err(Report::new(&name).fail(Place::START, text));
-    let mut bytes = Vec::new();
-    // One byte more than allowed, so that `parse` can tell; a pipe or device must not fill the memory.
-    let most = yaml::MAX_FILE as u64 + 1;
-    let read = File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes));
-    if let Err(error) = read {
-        return fail(format!(
-            "the file cannot be read: {error}; give the path of a configuration file that berth's user may read"
-        ));
-    }
-    match std::str::from_utf8(&bytes) {
-        Ok(text) => parse(&name, text),
-        // A file cut at the limit may end inside a character.
-        Err(_) if bytes.len() > yaml::MAX_FILE => fail(yaml::TOO_LARGE.to_owned()),
-        Err(error) => Err(Report::new(&name).fail(
-            place_after(&bytes, error.valid_up_to()),
-            "the file is not UTF-8 here; save it as UTF-8",
-        )),
-    }
+    parse(&path.to_string_lossy(), &read_text(path)?)
 }
 
 /// Checks the configuration `text`; `file_name` is for the messages.
@@ -149,11 +135,17 @@ pub fn parse(file_name: &str, text: &str) -> Result<Config, Problems> {
 
 /// What `berth check` needs: the counts and the warnings, or the problems.
 pub fn check_text(path: &Path, today: Day) -> Result<Summary, Problems> {
-    load(path).map(|config| Summary {
+    let config = load(path)?;
+    let of_clients = match &config.clients {
+        Some(clients) => clients::check(clients, config.policy.mode, today)?,
+        None => Vec::new(),
+    };
+    Ok(Summary {
         warnings: config
             .warnings
             .iter()
             .chain(config.expired(today))
+            .chain(&of_clients)
             .cloned()
             .collect(),
         listeners: config.listeners.len(),
@@ -177,13 +169,19 @@ pub fn schema() -> serde_json::Value {
 /// Builds what can be built. If `report` has a problem afterwards, the result is not complete.
 fn build(file: raw::File, report: &mut Report) -> Config {
     later::refuse(&file, report);
-    let listeners = process::listeners(file.listeners, report);
+    let (listeners, places) = process::listeners(file.listeners, report);
+    let (clients, of_clients) = clients::clients((file.clients, file.clients_file), report);
+    let insecure = clients::insecure(file.insecure_options, report);
+    let of_listeners = (&*listeners, &*places);
+    clients::check_public(of_listeners, clients.is_some(), &insecure, report);
     let upstreams = upstream::upstreams(file.upstreams, report);
     let credentials = upstream::credentials(file.credentials, &upstreams, report);
     let routes = route::routes(file.routes, &credentials, &upstreams, report);
     warn_of_unused(&upstreams, &credentials, &routes, report);
     let mut admission = file.admission.or_empty().value;
-    let rules = rules::rules(std::mem::take(&mut admission.rules), &upstreams, report);
+    let mut rules = rules::rules(std::mem::take(&mut admission.rules), &upstreams, report);
+    rules.expiries.extend(of_clients);
+    let policy = policy::policy(admission, rules.usable, report);
     Config {
         process: process::process(file.process.or_empty().value, report),
         admin: Some(process::admin(file.admin, &listeners, report)),
@@ -191,10 +189,11 @@ fn build(file: raw::File, report: &mut Report) -> Config {
         upstreams: upstreams.usable,
         credentials: credentials.usable.into_iter().map(|c| c.value).collect(),
         routes,
-        policy: policy::policy(admission, rules.usable, report),
+        policy,
         limits: process::limits(file.limits.or_empty().value, report),
         disclose: file.disclose.or(false, report),
         audit: process::audit(file.audit, report),
+        clients,
         warnings: Vec::new(),
         expiries: rules.expiries,
     }
@@ -245,6 +244,29 @@ fn number<T: TryFrom<u64> + Copy>(
             );
             default
         }
+    }
+}
+
+fn read_text(path: &Path) -> Result<String, Problems> {
+    let name = path.to_string_lossy();
+    let fail = |text: String| Err(Report::new(&name).fail(Place::START, text));
+    let mut bytes = Vec::new();
+    // One byte more than allowed, so that the reader can tell; a pipe or device must not fill the memory.
+    let most = yaml::MAX_FILE as u64 + 1;
+    let read = File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes));
+    if let Err(error) = read {
+        return fail(format!(
+            "the file cannot be read: {error}; give the path of a file that berth's user may read"
+        ));
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(text),
+        // A file cut at the limit may end inside a character.
+        Err(error) if error.as_bytes().len() > yaml::MAX_FILE => fail(yaml::TOO_LARGE.to_owned()),
+        Err(error) => Err(Report::new(&name).fail(
+            place_after(error.as_bytes(), error.utf8_error().valid_up_to()),
+            "the file is not UTF-8 here; save it as UTF-8",
+        )),
     }
 }
 

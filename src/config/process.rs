@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::field::{List, Part, Placed};
 use super::leaf::{Memory, Size};
 use super::policy::time;
-use super::problem::Report;
+use super::problem::{Place, Report};
 use super::upstream::{NOT_SEEN, warn_if_absent};
 use super::{connections, number, raw};
 use crate::edge::spec::{Limits, Listener, Process, TlsSpec};
@@ -20,12 +20,17 @@ const UNKNOWN_MEMORY: u64 = 1 << 30;
 /// Listeners of one process (chosen: a reload passes them all in one message, which takes 253).
 const MAX_LISTENERS: usize = 200;
 
-pub fn listeners(raw: List<Part<raw::Listener>>, report: &mut Report) -> Vec<Listener> {
+/// The listeners and where each stands in the file.
+pub fn listeners(
+    raw: List<Part<raw::Listener>>,
+    report: &mut Report,
+) -> (Vec<Listener>, Vec<Place>) {
     let Some(Placed { at, value: parts }) = raw.0 else {
-        return vec![Listener {
+        let usual = Listener {
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             tls: None,
-        }];
+        };
+        return (vec![usual], vec![Place::START]);
     };
     if parts.is_empty() {
         let text =
@@ -36,18 +41,12 @@ pub fn listeners(raw: List<Part<raw::Listener>>, report: &mut Report) -> Vec<Lis
         report.problem(at, format!("more than {MAX_LISTENERS} listeners"));
     }
     let mut seen = BTreeSet::new();
-    let mut listeners = Vec::new();
+    let (mut listeners, mut places) = (Vec::new(), Vec::new());
     for part in parts {
         let Placed { at, value: raw } = part.or_empty();
         let Some(Placed { at, value }) = raw.address.must("address", at, report) else {
             continue;
         };
-        if !value.ip().is_loopback() {
-            let text = "a listener that others can reach needs `clients`, which this version does not \
-                        have yet: anyone could spend on your credentials; use a loopback address \
-                        such as 127.0.0.1 and put a proxy that checks clients in front";
-            report.problem(at, text);
-        }
         if !seen.insert(value) {
             report.problem(at, "another listener above has this address; remove one");
         }
@@ -56,8 +55,9 @@ pub fn listeners(raw: List<Part<raw::Listener>>, report: &mut Report) -> Vec<Lis
             address: value,
             tls,
         });
+        places.push(at);
     }
-    listeners
+    (listeners, places)
 }
 
 fn tls(Placed { at, value: raw }: Placed<raw::Tls>, report: &mut Report) -> Option<TlsSpec> {
@@ -213,6 +213,13 @@ pub fn audit(raw: Part<raw::Audit>, report: &mut Report) -> Option<AuditSpec> {
 
 fn bytes(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+/// `$STATE_DIRECTORY` (systemd may give several): what is to outlive the process.
+pub fn state_dir() -> Option<PathBuf> {
+    let given = std::env::var_os("STATE_DIRECTORY")?;
+    let first = std::env::split_paths(&given).next()?;
+    first.is_absolute().then_some(first)
 }
 
 /// `$RUNTIME_DIRECTORY` (systemd may give several, separated by `:`), else a folder of this user.

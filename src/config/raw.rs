@@ -8,9 +8,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::clients::InsecureOption;
 use super::fallback::Model;
 use super::field::{Later, List, Named, Part, Slot};
-use super::leaf::{FilePath, Memory, Name, Size};
+use super::leaf::{Count, FilePath, Memory, Name, Size};
 use super::policy::ErrorCode;
 use super::route::{PathGlob, Prefix};
 use super::rules::{Alternatives, Beginning, Reason, Status, Word};
@@ -20,6 +21,7 @@ use crate::admission::day::Day;
 use crate::admission::policy::{Mode, OnHoldTimeout};
 use crate::admission::rules::Then;
 use crate::admission::{Dialect, Verdict};
+use crate::clients::KeyDigest;
 use crate::edge::spec::{Auth, BaseUrl, Http2, ProxySpec, WebSocket};
 use crate::pool::{Balance, HeaderSource, SecretSource};
 
@@ -48,10 +50,12 @@ pub struct File {
     pub disclose: Slot<bool>,
     /// The audit log, one JSON line per client request. Default: stderr log only.
     pub audit: Part<Audit>,
-    #[schemars(skip)]
-    pub clients: Later,
-    #[schemars(skip)]
-    pub clients_file: Later,
+    /// Who may ask, and how much. Default: everybody who reaches a listener, which then must be a loopback address.
+    pub clients: List<Part<Client>>,
+    /// A file with more clients, in the same form, that is read again when it changes.
+    pub clients_file: Slot<FilePath>,
+    /// Names of what is insecure and wanted all the same. Default: none.
+    pub insecure_options: List<Slot<InsecureOption>>,
     #[schemars(skip)]
     pub shared: Later,
 }
@@ -61,7 +65,7 @@ pub struct File {
 #[serde(default, deny_unknown_fields)]
 #[schemars(extend("required" = ["address"]))]
 pub struct Listener {
-    /// HOST:PORT on a loopback address.
+    /// HOST:PORT; a loopback address unless there are `clients`.
     pub address: Slot<SocketAddr>,
     /// Certificate and key; HTTP/2 by ALPN. Default: no TLS.
     pub tls: Part<Tls>,
@@ -365,6 +369,26 @@ pub struct Limits {
     pub connections: Slot<u64>,
     /// Connections at once from one address; 0 is no limit. Default: 1024, or half of connections.
     pub connections_per_address: Slot<u64>,
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("required" = ["id", "key_sha256"]))]
+pub struct Client {
+    /// Its name, the only one that reaches logs and metrics.
+    pub id: Slot<Name>,
+    /// The SHA-256 of its key, 64 hexadecimal digits; `berth client add` makes both.
+    pub key_sha256: Slot<KeyDigest>,
+    /// Requests in any sixty seconds; 0 is no limit. Default: 600.
+    pub requests_per_minute: Slot<u64>,
+    /// Requests in flight at once; 0 is no limit. Default: 32.
+    pub max_in_flight: Slot<u64>,
+    /// Globs of the models it may ask for, `!` excludes, the last match decides. Default: all.
+    pub models: List<Slot<ModelGlob>>,
+    /// Tokens of a day in UTC, as the answers count them. Default: no limit.
+    pub tokens_per_day: Slot<Count>,
+    /// Its last day, in UTC. Default: it has none.
+    pub expires: Slot<Day>,
 }
 
 #[derive(Default, Deserialize, JsonSchema)]

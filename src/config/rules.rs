@@ -59,7 +59,7 @@ pub struct Rules {
     pub expiries: Vec<Expiry>,
 }
 
-/// The end of a rule.
+/// The end of a rule or of a client.
 #[derive(Clone, Debug)]
 pub struct Expiry {
     /// Its last day.

@@ -273,7 +273,8 @@ pub fn globs<T>(raw: List<Slot<T>>, report: &mut Report) -> Option<Vec<T>> {
     Some(value.into_iter().filter_map(read).collect())
 }
 
-fn models(raw: List<Slot<ModelGlob>>, report: &mut Report) -> Vec<(bool, GlobMatcher)> {
+/// Globs over model names; `*` first where only some are excluded.
+pub fn models(raw: List<Slot<ModelGlob>>, report: &mut Report) -> Vec<(bool, GlobMatcher)> {
     let written = globs(raw, report).unwrap_or_default();
     let mut patterns: Vec<_> = written.into_iter().map(|g| (g.0, g.1)).collect();
     if patterns.iter().all(|(include, _)| !include)

@@ -9,8 +9,12 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde_saphyr::{Error, ExternalMessageSource, Options};
 
+use super::field::{List, Part, Placed};
 use super::problem::{Place, Problems, Report, is_plain, suggestion};
-use super::raw::File;
+use super::raw::{Client, File};
+
+/// The clients of a file, as they are written.
+pub type ClientList = Placed<Vec<Part<Client>>>;
 
 /// Largest configuration file, bytes; chosen: a thousand credentials need a quarter of it.
 pub const MAX_FILE: usize = 1 << 20;
@@ -29,6 +33,20 @@ pub fn read(text: &str, report: Report) -> Result<(File, Report), Problems> {
             Place::START,
             "the file is empty; at least `upstreams` and `credentials` are needed",
         )),
+        Err(error) => {
+            let place = error.location().map_or(Place::START, Place::from);
+            Err(report.fail(place, explain(&error)))
+        }
+    }
+}
+
+/// A file of clients: the list, or nothing where the file says nothing.
+pub fn read_clients(text: &str, report: Report) -> Result<(Option<ClientList>, Report), Problems> {
+    if text.len() > MAX_FILE {
+        return Err(report.fail(Place::START, TOO_LARGE));
+    }
+    match serde_saphyr::from_str_with_options::<Option<List<Part<Client>>>>(text, options()) {
+        Ok(list) => Ok((list.and_then(|list| list.0), report)),
         Err(error) => {
             let place = error.location().map_or(Place::START, Place::from);
             Err(report.fail(place, explain(&error)))

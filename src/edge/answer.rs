@@ -45,6 +45,15 @@ impl Answer {
         }
     }
 
+    /// What the client may spend is spent, until then.
+    pub fn quota(dialect: Dialect, message: &str, after: Duration) -> Answer {
+        let words = ("insufficient_quota", "insufficient_quota");
+        Answer {
+            retry_after: Some(seconds(after)),
+            ..Answer::new(429, error(dialect, 429, message, words))
+        }
+    }
+
     /// Something that only the client can change.
     pub fn client_error(dialect: Dialect, status: u16, code: &str, message: &str) -> Answer {
         let words = ("invalid_request_error", code);
@@ -80,6 +89,9 @@ impl Answer {
             head.insert_header(header::CONTENT_TYPE, "application/json")?;
         }
         head.insert_header(header::CONTENT_LENGTH, self.body.len())?;
+        if self.status == 401 {
+            head.insert_header(header::WWW_AUTHENTICATE, "Bearer")?;
+        }
         if let Some(after) = self.retry_after {
             head.insert_header(header::RETRY_AFTER, after)?;
         }

@@ -22,6 +22,7 @@ use crate::admission::gate::{CommitReason, Gate, Refusal, Step};
 use crate::admission::policy::{ClientErrorCode, Mode};
 use crate::admission::rules::Reading;
 use crate::admission::stream::Stream;
+use crate::admission::usage::Usage;
 use crate::admission::{Endpoint, Verdict};
 use crate::observe::record::CredentialName;
 use crate::observe::words::{Outcome, Then};
@@ -59,6 +60,8 @@ pub struct Clean {
     bytes: u64,
     first_byte: Option<Instant>,
     watched: Watched,
+    /// What a document reports; a stream counts itself.
+    of_document: Usage,
     max_bytes: usize,
     headers: Option<http::HeaderMap>,
     /// What was looked at and pingora will not replay.
@@ -91,7 +94,7 @@ impl Edge {
             Served::Whole => Ok(true),
             Served::Broken => Error::e_explain(pingora::ErrorType::WriteError, "the client left"),
         };
-        let plan = match self.way(session) {
+        let mut plan = match self.way(session) {
             Way::Upstream(plan) => plan,
             Way::Answer(_, answer, outcome) => {
                 return answered(self.answer_unread(session, tale, answer, outcome).await);
@@ -99,6 +102,9 @@ impl Edge {
         };
         if let Some(name) = self.route_name(plan.route) {
             tale.route(name);
+        }
+        if let Err((answer, outcome)) = self.admit(session, &mut plan, &mut tale) {
+            return answered(self.answer_unread(session, tale, answer, outcome).await);
         }
         if declared_length(session).is_some_and(|length| length > self.limits.request_body) {
             let answer = Answer::too_large(plan.dialect, self.limits.request_body);
@@ -109,7 +115,7 @@ impl Edge {
         }
         self.be_patient(session);
         let mut pace = Pace::new(self.limits.client_timeout, Instant::now());
-        let (ask, ahead) = match self.look(session, &mut pace).await {
+        let (ask, ahead, to_the_end) = match self.look(session, &mut pace).await {
             Ok(seen) => seen,
             Err(fault) => {
                 let answer = self.body_fault(session, tale, plan.dialect, fault);
@@ -118,6 +124,13 @@ impl Edge {
         };
         let plan = self.read(plan, session, ask);
         self.tell(&mut tale, &plan);
+        if let Some(answer) = plan.beyond_its_models(to_the_end) {
+            let outcome = Outcome::ClientError;
+            return answered(match to_the_end {
+                true => self.answer(session, tale, answer, outcome).await,
+                false => self.refuse_body(session, tale, answer, outcome).await,
+            });
+        }
         let wanted = pool::Ask {
             route: RouteIndex(plan.route),
             model: plan.ask.model.as_deref(),
@@ -152,6 +165,7 @@ impl Edge {
             bytes: 0,
             first_byte: None,
             watched: Watched::Nothing,
+            of_document: Usage::default(),
             max_bytes: self.policy.hold.max_bytes,
             headers: None,
             ahead,
@@ -160,15 +174,15 @@ impl Edge {
         Ok(false)
     }
 
-    /// Reads the beginning of the body. pingora replays it, or, where it is more than that, gets it
-    /// in front of the rest: then there always is a rest.
+    /// Reads the beginning of the body, and says whether that is all of it. pingora replays it, or, where
+    /// it is more than that, gets it in front of the rest: then there always is a rest.
     async fn look(
         &self,
         session: &mut Session,
         pace: &mut Pace,
-    ) -> Result<(Ask, Option<Bytes>), BodyFault> {
+    ) -> Result<(Ask, Option<Bytes>, bool), BodyFault> {
         if session.is_body_empty() {
-            return Ok((Ask::default(), None));
+            return Ok((Ask::default(), None, true));
         }
         if session.req_header().headers.contains_key(header::EXPECT) {
             let told = session.write_continue_response().await;
@@ -178,6 +192,7 @@ impl Edge {
         let declared = declared_length(session).filter(|length| *length > LOOKED_AT);
         let http2 = session.as_downstream().is_http2();
         let mut start = Vec::new();
+        let mut to_the_end = false;
         while start.len() < LOOKED_AT {
             let beyond = http2 && start.len() + MOST_READ_2 > LOOKED_AT;
             let last = declared.is_some_and(|length| length - start.len() <= MOST_READ);
@@ -186,13 +201,16 @@ impl Edge {
             }
             match next_piece(session, pace).await? {
                 Some(piece) => start.extend_from_slice(&piece),
-                None => break,
+                None => {
+                    to_the_end = true;
+                    break;
+                }
             }
         }
         let start = Bytes::from(start);
         let ask = read_ask(session, &start).await;
         let ahead = (start.len() > LOOKED_AT).then_some(start);
-        Ok((ask, ahead))
+        Ok((ask, ahead, to_the_end))
     }
 }
 
@@ -371,7 +389,13 @@ impl Clean {
         let told = std::mem::take(&mut self.told);
         self.tale.attempt_at(told, &name, ended, (self.sent, ms));
         if let Watched::Stream(stream, _) = &self.watched {
-            self.tale.usage(stream.usage());
+            let usage = stream.usage();
+            let usage = if usage.is_known() {
+                usage
+            } else {
+                self.of_document
+            };
+            self.tale.usage(usage);
         }
         self.tale.passes();
         let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX);
@@ -383,14 +407,19 @@ impl Clean {
         match step {
             Step::Hold | Step::AwaitTerminal => {}
             Step::Refuse(refusal) => self.watched = Watched::Refused(refusal),
-            Step::Commit(_) => {
+            Step::Commit(reason) => {
                 let Watched::Opening(gate, decoder) =
                     std::mem::replace(&mut self.watched, Watched::Nothing)
                 else {
                     return;
                 };
                 let mut stream = watcher(&gate, self.plan.endpoint, self.reading.clone());
-                for piece in gate.into_held() {
+                let is_document = !gate.reads_frames() && reason == CommitReason::Complete;
+                let held = gate.into_held();
+                if is_document {
+                    self.of_document = Usage::of_document(&held.concat());
+                }
+                for piece in held {
                     stream.pass(piece, &mut Vec::new());
                 }
                 self.watched = Watched::Stream(Box::new(stream), decoder);

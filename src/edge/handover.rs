@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 
 use super::news::Newsreel;
 use super::owners::OwnersHandover;
-use super::state::Edge;
+use super::state::{Edge, today};
+use crate::clients::ClientFigures;
 use crate::observe::allowances::AllowanceHandover;
 use crate::observe::hits::RuleHistory;
 use crate::observe::refusals::RefusalStatus;
 use crate::observe::window::PairHistory;
 use crate::pool::{CredentialId, PoolHandover};
 
-/// Exclusions, scores, sessions, owners, counts, hits of rules, allowances and the latest refusals. No secret,
-/// no name of a session, nothing that a
-/// client wrote but names of models.
+/// Exclusions, scores, sessions, owners, counts, hits of rules, allowances, the latest refusals, and what clients
+/// do. No secret, no key, no name of a session, nothing that a client wrote but names of models.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EdgeHandover {
@@ -27,6 +27,7 @@ pub struct EdgeHandover {
     allowances: Vec<AllowanceHandover>,
     refusals: Vec<RefusalStatus>,
     hits: Vec<RuleHistory>,
+    clients: ClientFigures,
 }
 
 impl Edge {
@@ -37,6 +38,7 @@ impl Edge {
     }
 
     fn hand_over(&self, now: Instant) -> EdgeHandover {
+        let clients = self.clients.as_ref().map(|it| it.register.hand_over(now));
         EdgeHandover {
             pool: self.pool.hand_over(now),
             owners: self.owners.hand_over(),
@@ -44,6 +46,7 @@ impl Edge {
             allowances: self.trail.export_allowances(now),
             refusals: self.trail.refusals(),
             hits: self.trail.export_hits(),
+            clients: clients.unwrap_or_default(),
         }
     }
 
@@ -59,5 +62,8 @@ impl Edge {
         self.trail.import_allowances(of_ours, now);
         self.trail.import_refusals(&told.refusals);
         self.trail.import_hits(&told.hits);
+        if let Some(clients) = &self.clients {
+            clients.register.take_over(&told.clients, now, today());
+        }
     }
 }

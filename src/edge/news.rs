@@ -10,15 +10,17 @@
 //! each of the places that know it.
 
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::owners::{Key, Thing};
-use super::state::Edge;
+use super::state::{Edge, today};
 use crate::admission::Verdict;
 use crate::admission::elapsed::FromNow;
+use crate::clients::ClientFigures;
 use crate::observe::hits::RuleHistory;
 use crate::observe::record::Record;
 use crate::observe::totals::{Since, Total};
@@ -50,6 +52,8 @@ pub enum News {
     Counts(Vec<PairHistory>),
     /// Rules that decided.
     Hits(Vec<RuleHistory>),
+    /// What clients have in flight, and what they asked and spent since the last time.
+    Clients(ClientFigures),
 }
 
 /// See [`Settlement`].
@@ -89,21 +93,29 @@ impl Edge {
     }
 
     /// What is in flight and what was counted, told together, once a second.
-    pub fn figures(&self, since: &mut Since) -> [News; 2] {
+    pub fn figures(&self, since: &mut Since, now: Instant) -> Vec<News> {
         let credentials = self.pool.credentials().iter();
         let in_flight = credentials.map(|it| (it.id().to_string(), it.in_flight()));
-        [
+        let figures = [
             News::InFlight(in_flight.collect()),
             News::Totals(since.news(self.trail.totals())),
-        ]
+        ];
+        let clients = self.clients.iter();
+        let clients = clients.map(|it| News::Clients(it.register.news(now)));
+        figures.into_iter().chain(clients).collect()
     }
 
     /// The process before this one has told something.
     pub fn hear(&self, news: News, now: Instant) {
         match &news {
-            // What this process tells of itself holds these two already.
+            // What this process tells of itself holds these three already.
             News::InFlight(counts) => self.hear_in_flight(counts),
             News::Totals(totals) => self.trail.add_totals(totals),
+            News::Clients(figures) => {
+                if let Some(clients) = &self.clients {
+                    clients.register.hear(figures, now, today());
+                }
+            }
             News::Settled(_)
             | News::Learned(_)
             | News::Made { .. }
@@ -135,7 +147,7 @@ impl Edge {
             }
             News::Counts(counts) => self.trail.import_counts(counts, now),
             News::Hits(hits) => self.trail.import_hits(hits),
-            News::InFlight(_) | News::Totals(_) => {}
+            News::InFlight(_) | News::Totals(_) | News::Clients(_) => {}
         }
     }
 
@@ -154,6 +166,23 @@ impl Edge {
         for credential in self.pool.credentials() {
             credential.set_elsewhere(0);
         }
+        if let Some(clients) = &self.clients {
+            clients.register.hears_no_more();
+        }
+    }
+
+    /// Another process serves from now on: what is written down for later is its to write.
+    pub fn succeeded(&self) {
+        self.succeeded.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether another process has taken over, or is about to.
+    pub(super) fn has_heir(&self) -> bool {
+        if self.succeeded.load(Ordering::Relaxed) {
+            return true;
+        }
+        let heir = self.heir.read().unwrap_or_else(PoisonError::into_inner);
+        heir.as_ref().is_some_and(|it| !it.is_closed())
     }
 
     /// Draws every consequence of a request, here and in the process that took over.
@@ -209,6 +238,12 @@ impl Edge {
             }
         }
         let heir = self.heir.read().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(clients), Some(client), Some(usage)) =
+            (&self.clients, &record.client, record.usage)
+        {
+            let tokens = usage.input.saturating_add(usage.output);
+            clients.register.spent(client, tokens, today());
+        }
         if let Some(heir) = listening(&heir) {
             let (counts, hits) = (PairHistory::of(&record), RuleHistory::of(&record));
             let counts = (!counts.is_empty()).then_some(News::Counts(counts));

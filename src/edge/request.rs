@@ -6,19 +6,19 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, header};
+use http::{Method, header};
 use pingora::proxy::Session;
 
 use crate::admission::ask::{Ask, is_model_name};
 use crate::admission::coding::Coding;
-use crate::admission::share::Client;
 use crate::admission::{Dialect, Endpoint};
 use crate::observe::words::Outcome;
 use crate::pool::{CredentialIndex, Lineage, Reach};
 
 use super::answer::{self, Answer};
 use super::body::{Body, BodyFault, declared_length};
-use super::client;
+use super::client::Asker;
+use super::malformed::{malformed, wants_websocket};
 use super::owners::Thing;
 use super::paths::{self, Place};
 use super::sessions;
@@ -76,7 +76,7 @@ pub struct Plan {
     /// The turn state that it carries, and who made that.
     pub turn_state: Option<TurnState>,
     /// Who asks; stands in for a session where there is none.
-    pub client: Client,
+    pub asker: Asker,
 }
 
 /// A turn state that a client sends back.
@@ -99,7 +99,7 @@ impl Edge {
     /// Serves one request.
     pub async fn serve(&self, session: &mut Session, mut story: Tale) -> Served {
         self.be_patient(session);
-        let plan = match self.way(session) {
+        let mut plan = match self.way(session) {
             Way::Upstream(plan) => plan,
             Way::Answer(route, answer, outcome) => {
                 self.name_route(&mut story, route);
@@ -107,9 +107,12 @@ impl Edge {
             }
         };
         self.name_route(&mut story, Some(plan.route));
+        if let Err((answer, outcome)) = self.admit(session, &mut plan, &mut story) {
+            return self.answer_unread(session, story, answer, outcome).await;
+        }
         let dialect = plan.dialect;
         let is_large = declared_length(session).is_none_or(|length| length > SMALL_BODY);
-        if is_large && self.memory.turns_away(plan.client, Instant::now()) {
+        if is_large && self.memory.turns_away(plan.asker.share, Instant::now()) {
             let message = "The gateway is short of memory. Please try again.";
             let after = answer::retry_after(None, self.policy.retry_after);
             let answer = Answer::retry(dialect, ("server_error", message), after);
@@ -117,7 +120,7 @@ impl Edge {
                 .refuse_body(session, story, answer, Outcome::NoneAvailable)
                 .await;
         }
-        let body = match Body::read(session, &self.limits, &self.memory, plan.client).await {
+        let body = match Body::read(session, &self.limits, &self.memory, plan.asker.share).await {
             Ok(body) => body,
             Err(fault) => return self.body_fault(session, story, dialect, fault).await,
         };
@@ -125,6 +128,13 @@ impl Edge {
         let mut plan = self.read(plan, session, ask);
         plan.read_in_part = !body.is_whole();
         self.tell(&mut story, &plan);
+        if let Some(answer) = plan.beyond_its_models(body.is_whole()) {
+            let outcome = Outcome::ClientError;
+            return match body.is_whole() {
+                true => self.answer(session, story, answer, outcome).await,
+                false => self.refuse_body(session, story, answer, outcome).await,
+            };
+        }
         self.fail_over(session, story, plan, body).await
     }
 
@@ -179,7 +189,7 @@ impl Edge {
                 turn_state: request.headers.get(TURN_STATE).map(|value| TurnState {
                     maker: self.owners.maker(Thing::TurnState, value.as_bytes()),
                 }),
-                client: client::of(session),
+                asker: Asker::at_address(session),
             }),
             _ if request.method == Method::HEAD => Way::Answer(None, Answer::alive(), Outcome::Ok),
             Place::Outside if method == "GET" && path == "/healthz" => {
@@ -271,7 +281,7 @@ impl Edge {
     }
 
     /// Answers a body that is not read, and discards some of what is still coming.
-    async fn refuse_body(
+    pub(super) async fn refuse_body(
         &self,
         session: &mut Session,
         tale: Tale,
@@ -324,8 +334,7 @@ impl Edge {
 
     /// The same request, read.
     pub fn read(&self, plan: Plan, session: &Session, ask: Ask) -> Plan {
-        // One line to change once clients have names: sessions of different clients never meet.
-        let names = sessions::names(None, &session.req_header().headers, &ask);
+        let names = sessions::names(plan.asker.name(), &session.req_header().headers, &ask);
         let session = self.pool.lineage(names, Instant::now());
         Plan {
             ask,
@@ -390,107 +399,4 @@ async fn discard(session: &mut Session) {
             None => return,
         }
     }
-}
-
-/// What is wrong with a head, where an upstream might read it in another way than berth, or where
-/// pingora would fail on it half-way.
-fn malformed(session: &Session, header_bytes: usize) -> Option<Answer> {
-    let refuse = |status, code, message: &str| {
-        Some(Answer {
-            close: true,
-            ..Answer::client_error(Dialect::OpenAi, status, code, message)
-        })
-    };
-    let request = session.req_header();
-    let headers = &request.headers;
-    // pingora drops a Content-Length beside a Transfer-Encoding: the head as it came still has it.
-    let raw = session
-        .as_downstream()
-        .as_http1()
-        .map(|http1| http1.get_headers_raw_bytes());
-    let lengths = match &raw {
-        Some(raw) => raw
-            .split(|b| *b == b'\n')
-            .filter(|line| is_length(line))
-            .count(),
-        None => headers.get_all(header::CONTENT_LENGTH).iter().count(),
-    };
-    let digits =
-        |value: &HeaderValue| !value.is_empty() && value.as_bytes().iter().all(u8::is_ascii_digit);
-    let codings = headers.get_all(header::TRANSFER_ENCODING);
-    let chunked = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
-    let coded = codings.iter().count();
-    if lengths + coded > 1
-        || !headers.get_all(header::CONTENT_LENGTH).iter().all(digits)
-        || !codings.iter().all(chunked)
-    {
-        let message = "The request's length can be read in two ways: send one Content-Length in digits, or Transfer-Encoding: chunked.";
-        return refuse(400, "invalid_framing", message);
-    }
-    if !headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .all(names_options)
-    {
-        return refuse(
-            400,
-            "invalid_connection",
-            "The Connection header names what it may not.",
-        );
-    }
-    let bytes = raw.as_ref().map_or_else(
-        || {
-            headers
-                .iter()
-                .map(|(name, value)| name.as_str().len() + value.len() + 4)
-                .sum()
-        },
-        |raw| raw.len(),
-    );
-    if bytes > header_bytes {
-        let limit = bytesize::ByteSize(header_bytes as u64);
-        let message = format!(
-            "The request head is larger than the {} that this gateway takes (limits.header_bytes).",
-            limit.display().iec()
-        );
-        return refuse(431, "header_too_large", &message);
-    }
-    None
-}
-
-fn is_length(line: &[u8]) -> bool {
-    let name = line.split(|b| *b == b':').next().unwrap_or_default();
-    name.trim_ascii().eq_ignore_ascii_case(b"content-length")
-}
-
-/// Whether a `Connection` header is a list of names, none of which has a meaning of its own.
-fn names_options(value: &HeaderValue) -> bool {
-    const PROTECTED: [&str; 5] = [
-        "host",
-        "content-length",
-        "transfer-encoding",
-        "x-forwarded-for",
-        "authorization",
-    ];
-    let token = |name: &str| {
-        let name = name.trim();
-        name.is_empty()
-            || (name
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
-                && !PROTECTED.iter().any(|p| p.eq_ignore_ascii_case(name))
-                && !name.to_ascii_lowercase().starts_with("x-forwarded-"))
-    };
-    value
-        .to_str()
-        .is_ok_and(|list| list.split(',').count() < 16 && list.split(',').all(token))
-}
-
-fn wants_websocket(request: &pingora::http::RequestHeader) -> bool {
-    let upgrade = request.headers.get(header::UPGRADE);
-    let websocket = |value: &HeaderValue| {
-        let mut protocols = value.as_bytes().split(|b| *b == b',');
-        protocols.any(|protocol| protocol.trim_ascii().eq_ignore_ascii_case(b"websocket"))
-    };
-    request.method == Method::GET && upgrade.is_some_and(websocket)
 }

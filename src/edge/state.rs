@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -21,6 +22,7 @@ use crate::pool::{
     PoolError, RetryWindow, RouteIndex, RouteMembers, Secrets,
 };
 
+use super::clients::{Clients, ClientsSource, LOOK_EVERY};
 use super::news::News;
 use super::owners::Owners;
 use super::places::Places;
@@ -43,6 +45,8 @@ pub struct Parts {
     pub limits: Limits,
     /// Say in answers which credential it was.
     pub disclose: bool,
+    /// Who may ask; `None` is everybody who reaches a listener.
+    pub clients: Option<ClientsSource>,
     /// What `check` warns about, for the status.
     pub warnings: Vec<String>,
 }
@@ -71,6 +75,8 @@ pub struct Edge {
     /// The upstream of each credential.
     of_credential: Vec<Arc<Upstream>>,
     warnings: Vec<String>,
+    /// Who may ask; `None` is everybody who reaches a listener.
+    pub clients: Option<Clients>,
     /// What belongs to the credential that made it.
     pub owners: Owners,
     /// Requests that wait for a seat.
@@ -78,6 +84,8 @@ pub struct Edge {
     /// Places for connections.
     pub(super) places: Places,
     draining: watch::Sender<bool>,
+    /// Another process has taken over, for good.
+    pub(super) succeeded: AtomicBool,
     /// Told what happens, once another process has taken over.
     pub(super) heir: RwLock<Option<mpsc::Sender<News>>>,
 }
@@ -89,6 +97,8 @@ pub enum EdgeError {
     Pool(PoolError),
     /// An upstream's certificates or proxy.
     Upstream(UpstreamError),
+    /// The list of clients.
+    Clients(String),
     /// A credential of an upstream that does not exist; the configuration rules it out.
     NoUpstream(CredentialId),
 }
@@ -98,6 +108,7 @@ impl fmt::Display for EdgeError {
         match self {
             EdgeError::Pool(e) => e.fmt(f),
             EdgeError::Upstream(e) => e.fmt(f),
+            EdgeError::Clients(e) => e.fmt(f),
             EdgeError::NoUpstream(id) => write!(f, "credential `{id}`: its upstream is unknown"),
         }
     }
@@ -106,7 +117,7 @@ impl fmt::Display for EdgeError {
 impl std::error::Error for EdgeError {}
 
 impl Edge {
-    /// Reads secrets and certificates, and puts the edge together.
+    /// Reads secrets, certificates and clients, and puts the edge together.
     ///
     /// # Errors
     ///
@@ -133,6 +144,8 @@ impl Edge {
         let admission = (&parts.policy, rand::random());
         let pool = Pool::new(parts.credentials, members.collect(), admission, now)
             .map_err(EdgeError::Pool)?;
+        let clients = parts.clients.map(|source| Clients::open(source, now));
+        let clients = clients.transpose().map_err(EdgeError::Clients)?;
         let budget = parts.policy.retry_budget;
         Ok(Edge {
             route_names: parts.routes.iter().map(|r| route_name(r).into()).collect(),
@@ -153,12 +166,14 @@ impl Edge {
             upstreams: by_name.into_values().collect(),
             of_credential,
             warnings: parts.warnings,
+            clients,
             owners: Owners::default(),
             places: Places::new(
                 parts.limits.connections,
                 parts.limits.connections_per_address,
             ),
             draining: watch::Sender::new(false),
+            succeeded: AtomicBool::new(false),
             heir: RwLock::new(None),
         })
     }
@@ -210,6 +225,24 @@ impl Edge {
         self.budgets
             .get(route.0)
             .is_some_and(|budget| budget.withdraw(client, now))
+    }
+
+    /// Takes a new list of clients and writes down what they spent, where it is time.
+    fn tend_clients(&self, now: Instant) {
+        if let Some(clients) = &self.clients {
+            clients.look(now);
+            if !self.has_heir() {
+                clients.save_sometimes(now);
+            }
+        }
+    }
+
+    /// The process ends: what is not on the disk yet is written there.
+    pub fn flush(&self) {
+        if let Some(clients) = self.clients.as_ref().filter(|_| !self.has_heir()) {
+            clients.save(Instant::now());
+        }
+        self.trail.flush();
     }
 
     /// From now on the process drains.
@@ -274,7 +307,11 @@ impl Control for Edge {
                 rule.name
             )
         });
+        let clients = self.clients.as_ref();
+        let of_clients = clients.map(|it| it.warnings(self.policy.mode));
+        let clients = clients.map(|it| it.register.views(now, today));
         Snapshot {
+            clients: clients.unwrap_or_default(),
             draining: !self.ready(),
             waiting: self.waiting.all() as u64,
             connections: self.places.open() as u64,
@@ -287,7 +324,10 @@ impl Control for Edge {
             },
             hold_limit: self.policy.hold.max_time,
             rules: rules.collect(),
-            warnings: self.warnings.iter().cloned().chain(expired).collect(),
+            warnings: (self.warnings.iter().cloned())
+                .chain(expired)
+                .chain(of_clients.into_iter().flatten())
+                .collect(),
         }
     }
 
@@ -311,8 +351,8 @@ impl Control for Edge {
     }
 }
 
-/// Looks up names, re-reads secrets and flushes the log, for as long as the process lives: what drains may
-/// still need all of it.
+/// Looks up names, re-reads secrets and clients, writes down what these spent and flushes the log, for as long as
+/// the process lives: what drains may still need all of it.
 pub async fn tend(edge: Arc<Edge>) {
     /// How often secret files are looked at. Chosen: nobody waits longer for a rotation.
     const SECRETS_EVERY: Duration = Duration::from_secs(5);
@@ -321,6 +361,7 @@ pub async fn tend(edge: Arc<Edge>) {
     let mut names = tokio::time::interval(super::upstream::LOOK_UP_EVERY);
     let mut secrets = tokio::time::interval(SECRETS_EVERY);
     let mut log = tokio::time::interval(FLUSH_EVERY);
+    let mut clients = tokio::time::interval(LOOK_EVERY);
     let mut told = BTreeSet::new();
     // The first look-up was made before anything was served.
     names.tick().await;
@@ -332,6 +373,10 @@ pub async fn tend(edge: Arc<Edge>) {
                 let edge = edge.clone();
                 let looked = move || reload_secrets(&edge, &told);
                 told = tokio::task::spawn_blocking(looked).await.unwrap_or_default();
+            }
+            _ = clients.tick(), if edge.clients.is_some() => {
+                let edge = edge.clone();
+                let _ = tokio::task::spawn_blocking(move || edge.tend_clients(Instant::now())).await;
             }
         }
     }
@@ -383,7 +428,8 @@ fn basis(view: &PairView) -> String {
     )
 }
 
-fn today() -> Day {
+/// The day that it is, in UTC.
+pub(super) fn today() -> Day {
     Day::of(SystemTime::now())
 }
 

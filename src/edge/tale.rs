@@ -91,6 +91,11 @@ impl Tale {
         self.record.attempts.len()
     }
 
+    /// Who asks.
+    pub fn client(&mut self, id: &Arc<str>) {
+        self.record.client = Some(id.clone());
+    }
+
     /// Where it goes.
     pub fn route(&mut self, route: &Arc<str>) {
         self.record.route = Some(route.clone());

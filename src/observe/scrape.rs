@@ -224,6 +224,7 @@ pub(super) mod tests {
         };
         let model = SafeText::new("gpt-5.6-sol");
         Snapshot {
+            clients: Vec::new(),
             waiting: 4,
             connections: 7,
             draining: false,

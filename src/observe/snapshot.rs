@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::safe::SafeText;
 use crate::admission::day::Day;
 use crate::admission::{PairState, Verdict};
+use crate::clients::ClientView;
 use crate::pool::{CredentialId, Expiry, TokenRoute};
 
 /// The pool at one moment.
@@ -24,6 +25,8 @@ pub struct Snapshot {
     pub pairs: Vec<PairView>,
     /// Every model about which something is known.
     pub models: Vec<ModelView>,
+    /// Every client, where there are any.
+    pub clients: Vec<ClientView>,
     /// Requests that wait, for a model that is full or for a place.
     pub waiting: u64,
     /// Every rule, in the order in which they are asked.

@@ -15,6 +15,7 @@ use super::hits::RuleHits;
 use super::refusals::RefusalStatus;
 use super::snapshot::{CredentialView, RuleView, Snapshot};
 use super::window::{Count, Spans};
+use crate::clients::ClientView;
 use crate::pool::CredentialId;
 
 /// The document.
@@ -38,6 +39,10 @@ pub struct Status {
     pub refusals: Vec<RefusalStatus>,
     /// Every rule, in the order in which they are asked.
     pub rules: Vec<RuleStatus>,
+    /// The clients that do most, the busiest first; empty where nobody has to prove who it is.
+    pub clients: Vec<ClientStatus>,
+    /// How many more clients there are.
+    pub clients_left_out: usize,
     /// Bytes that are kept.
     pub memory: MemoryStatus,
     /// Requests that wait, for a model that is full or for a place with a credential.
@@ -119,6 +124,29 @@ pub struct RuleStatus {
     /// Its last day, if it has one.
     pub expires: Option<String>,
     /// Whether that is over: it matches nothing any more.
+    pub expired: bool,
+}
+
+/// A client.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClientStatus {
+    /// Its name.
+    pub id: String,
+    /// Requests in flight.
+    pub in_flight: u32,
+    /// As many as it may have; `null` is no limit.
+    pub max_in_flight: Option<u32>,
+    /// Requests of the last minute.
+    pub requests: u32,
+    /// As many as it may make.
+    pub requests_per_minute: Option<u32>,
+    /// Tokens of today, in UTC.
+    pub tokens_today: u64,
+    /// As many as it may use.
+    pub tokens_per_day: Option<u64>,
+    /// Its last day, if it has one.
+    pub expires: Option<String>,
+    /// Whether that is over.
     pub expired: bool,
 }
 
@@ -239,7 +267,10 @@ impl Status {
             row.admitted = each(&spans, |count| count.admitted);
             row.series = series(&spans);
         }
+        let (clients, clients_left_out) = client_statuses(&snapshot.clients);
         Status {
+            clients,
+            clients_left_out,
             version: env!("CARGO_PKG_VERSION"),
             uptime_s: uptime.as_secs(),
             draining: snapshot.draining,
@@ -281,6 +312,27 @@ fn credential_status(view: &CredentialView) -> CredentialStatus {
         state: view.state.as_str(),
         allowance: Vec::new(),
     }
+}
+
+/// The busiest, and how many more there are: a list of thousands is read by nobody.
+fn client_statuses(views: &[ClientView]) -> (Vec<ClientStatus>, usize) {
+    /// Chosen: more than a person reads.
+    const MOST: usize = 200;
+    let mut views: Vec<&ClientView> = views.iter().collect();
+    views.sort_by_key(|it| std::cmp::Reverse((it.in_flight, it.requests, it.tokens)));
+    let status = |view: &&ClientView| ClientStatus {
+        id: view.id.to_string(),
+        in_flight: view.in_flight,
+        max_in_flight: view.max_in_flight,
+        requests: view.requests,
+        requests_per_minute: view.requests_per_minute,
+        tokens_today: view.tokens,
+        tokens_per_day: view.tokens_per_day,
+        expires: view.expires.map(|day| day.to_string()),
+        expired: view.expired,
+    };
+    let shown = views.iter().take(MOST).map(status).collect();
+    (shown, views.len().saturating_sub(MOST))
 }
 
 fn rule_status(view: &RuleView, hits: &RuleHits) -> RuleStatus {

@@ -3,12 +3,14 @@
 //! Audit, metrics and counts are fed here and nowhere else, so that no path through the edge feeds
 //! two of them and forgets the third.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 
 use super::allowances::{AllowanceHandover, Allowances};
 use super::audit::Audit;
+use super::flood::{Flood, Place};
 use super::hits::{RuleHistory, RuleHits};
 use super::metrics::Metrics;
 use super::otlp::Spans;
@@ -19,7 +21,7 @@ use super::snapshot::Snapshot;
 use super::status::Status;
 use super::totals::Total;
 use super::window::{Counts, PairHistory};
-use super::words::{Handover, TurnedAway};
+use super::words::{Handover, Outcome, TurnedAway};
 use crate::pool::CredentialId;
 
 /// Audit, metrics and counts of the process.
@@ -32,6 +34,7 @@ pub struct Trail {
     refusals: Refusals,
     allowances: Allowances,
     hits: RuleHits,
+    strangers: Mutex<Flood>,
     started: Instant,
 }
 
@@ -49,6 +52,7 @@ impl Trail {
             refusals: Refusals::default(),
             allowances: Allowances::default(),
             hits: RuleHits::default(),
+            strangers: Mutex::default(),
             started,
         })
     }
@@ -65,7 +69,9 @@ impl Trail {
         self.refusals.record(&record);
         self.hits.record(&record);
         self.spans.finished(&record);
-        self.audit.write(record);
+        if self.is_worth_a_line(&record, now) {
+            self.audit.write(record);
+        }
     }
 
     /// An answer of `credential` has this head.
@@ -173,6 +179,25 @@ impl Trail {
     /// How often each had in the process before.
     pub fn import_hits(&self, history: &[RuleHistory]) {
         self.hits.import(history);
+    }
+
+    /// Whoever has no key must not fill the disk: of strangers some are written down in a second, and all
+    /// are counted.
+    fn is_worth_a_line(&self, record: &Record, now: Instant) -> bool {
+        const STRANGERS: Place = Place {
+            module: module_path!(),
+            line: line!(),
+            level: log::Level::Info,
+        };
+        if record.outcome != Outcome::Unauthorized {
+            return true;
+        }
+        let mut strangers = self
+            .strangers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        strangers.overdue(now);
+        strangers.admits(STRANGERS, now)
     }
 
     fn age(&self, now: Instant) -> Duration {

@@ -15,6 +15,8 @@ use std::path::Path;
 use std::sync::Arc;
 use terminal_size::{Height, Width};
 
+use super::clients_table as clients;
+use super::clients_table::Client;
 use super::port::AdminPort;
 use super::watch::watch;
 use crate::config::Config;
@@ -131,6 +133,10 @@ struct Status {
     credentials: Vec<Credential>,
     pairs: Vec<Pair>,
     models: Vec<Model>,
+    #[serde(default)]
+    clients: Vec<Client>,
+    #[serde(default)]
+    clients_left_out: usize,
     warnings: Vec<String>,
     #[serde(default)]
     groups: Option<Groups>,
@@ -210,6 +216,11 @@ pub fn table(document: &[u8], width: Option<usize>) -> Result<String, String> {
     let widths = widths(&heads, &rows, width);
     line(&mut text, &heads, &widths);
     rows.iter().for_each(|row| line(&mut text, row, &widths));
+    text.push_str(&clients::table(
+        &status.clients,
+        status.clients_left_out,
+        width,
+    ));
     Ok(text)
 }
 
@@ -371,7 +382,7 @@ fn line(text: &mut String, cells: &[String; COLUMNS], widths: &[usize; COLUMNS])
 }
 
 /// A terminal obeys characters that do not print.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     let shown = |c: char| {
         if c == ' ' || c.is_ascii_graphic() {
             c

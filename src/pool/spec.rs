@@ -86,6 +86,20 @@ impl ModelPatterns {
     }
 }
 
+/// As written.
+impl fmt::Display for ModelPatterns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, (include, glob)) in self.0.iter().enumerate() {
+            let (comma, not) = (
+                if n > 0 { "," } else { "" },
+                if *include { "" } else { "!" },
+            );
+            write!(f, "{comma}{not}{}", glob.glob())?;
+        }
+        Ok(())
+    }
+}
+
 /// One credential as configured.
 #[derive(Clone, Debug)]
 pub struct CredentialSpec {

@@ -73,7 +73,7 @@ impl Heir {
                 }
                 Some(news) = self.news.recv(), if has_room => push(&mut self.waiting, news),
                 _ = self.figures.tick(), if has_room => {
-                    for news in edge.figures(&mut self.since) {
+                    for news in edge.figures(&mut self.since, Instant::now()) {
                         push(&mut self.waiting, news);
                     }
                 }
@@ -89,7 +89,7 @@ impl Heir {
         while let Ok(news) = self.news.try_recv() {
             push(&mut self.waiting, news);
         }
-        for news in edge.figures(&mut self.since) {
+        for news in edge.figures(&mut self.since, Instant::now()) {
             push(&mut self.waiting, news);
         }
         if let Some(stream) = &mut self.stream {

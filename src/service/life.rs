@@ -135,7 +135,7 @@ impl Life {
         });
         drop(control);
         doors.end();
-        edge.trail.flush();
+        edge.flush();
         log::info!("ended");
         lived
     }
@@ -223,6 +223,7 @@ async fn drains(
     let (mut haste, mut heir) = match end {
         End::HandedOver(successor) => {
             doors.shut_admin();
+            edge.succeeded();
             // A reload is also what logrotate asks for.
             edge.trail.reopen_audit();
             let heir = Heir::new(successor.channel, successor.news);

@@ -8,6 +8,7 @@
 
 mod configuration;
 pub mod fallback;
+pub mod keys;
 pub mod paced;
 pub mod upstream;
 pub mod wire;
@@ -67,6 +68,16 @@ impl Berth {
         berth.run(command, stdin.into());
         assert!(berth.becomes_ready().await, "{}", berth.log());
         berth
+    }
+
+    /// Stops it, and starts it again by a line of a shell.
+    pub async fn restart_by(&mut self, shell: &str) {
+        assert!(self.order(&["stop"]).await.status.success());
+        self.ends().await;
+        let mut command = Command::new("sh");
+        command.args(["-c", shell, "sh"]).arg(self.program());
+        self.run(command, Stdio::null());
+        assert!(self.becomes_ready().await, "{}", self.log());
     }
 
     fn spawn(config: &str) -> Berth {

@@ -40,7 +40,7 @@ fn every_example_is_good() {
             parse(&name, text).unwrap_err()
         );
     }
-    assert_eq!(examples.len(), 6, "files in conf");
+    assert_eq!(examples.len(), 7, "files in conf");
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn an_anchor_may_spare_repetition() {
 
 #[test]
 fn an_alias_bomb_is_refused_and_not_expanded() {
-    let mut text = String::from("clients:\n  a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+    let mut text = String::from("shared:\n  a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
     for level in 1..12 {
         let below = format!("*a{}", level - 1);
         text += &format!("  a{level}: &a{level} [{}]\n", vec![below; 10].join(", "));

@@ -36,7 +36,7 @@ impl Course<'_> {
             true => Blocked::EncryptedContent,
             false => Blocked::NothingLeft,
         })?;
-        if !(self.edge).withdraw(RouteIndex(self.plan.route), self.plan.client, now) {
+        if !(self.edge).withdraw(RouteIndex(self.plan.route), self.plan.asker.share, now) {
             return Err(Blocked::RetryBudget);
         }
         Ok(lease)
@@ -94,7 +94,7 @@ impl Course<'_> {
         if admitted.is_none() && self.without_seat.is_empty() {
             return;
         }
-        let client = Lineage::root(self.plan.client.hash());
+        let client = Lineage::root(self.plan.asker.share.hash());
         let settlement = Settlement {
             route: RouteIndex(self.plan.route),
             model: self.plan.ask.model.as_deref(),

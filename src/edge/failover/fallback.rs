@@ -6,6 +6,8 @@
 //! of the list that somebody can serve now is taken; there is no way on from there, to a third model or
 //! back. The body's `model` is rewritten and nothing else.
 //!
+//! A model that the client itself may not ask for is passed over.
+//!
 //! A request that belongs to somebody stays: one that goes on from a stored response does not fall
 //! back, one that carries encrypted content does so only within its realm. A body that is not kept
 //! whole, or does not name its model in exactly one place, cannot be rewritten.
@@ -50,14 +52,16 @@ impl<'a> Course<'a> {
         {
             return None;
         }
-        let mut models = self.fallbacks().iter();
+        let permit = self.plan.asker.permit.as_ref();
+        let may = |model: &&String| permit.is_none_or(|permit| permit.has_model(Some(model)));
+        let mut models = self.fallbacks().iter().filter(may);
         let (model, lease, attempts) = models.find_map(|model| self.seat_with(model, now))?;
-        let reservation = edge.memory.reservation(self.plan.client);
+        let reservation = edge.memory.reservation(self.plan.asker.share);
         let (coding, largest) = (coding(session), edge.limits.replay_body);
         let renamed = self.body.renamed(coding, model, largest, reservation);
         let body = renamed.await?;
         let route = RouteIndex(self.plan.route);
-        if self.made > 0 && !edge.withdraw(route, self.plan.client, now) {
+        if self.made > 0 && !edge.withdraw(route, self.plan.asker.share, now) {
             return None;
         }
         // What the own model came to is known, and told, before another one has a part in it.

@@ -76,7 +76,7 @@ impl Course<'_> {
             head_only: self.plan.head_only,
             max_bytes: self.edge.policy.hold.max_bytes,
             memory: self.edge.memory.clone(),
-            client: self.plan.client,
+            client: self.plan.asker.share,
         }
     }
 

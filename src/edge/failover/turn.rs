@@ -81,7 +81,7 @@ impl Course<'_> {
                 }
             }
             if place.is_none() {
-                place = room.enter(&line, self.plan.client, now);
+                place = room.enter(&line, self.plan.asker.share, now);
             }
             let Some(place) = &place else {
                 return match self.choose(now) {
@@ -143,7 +143,7 @@ impl Course<'_> {
             };
             let end = *since.get_or_insert(now) + wait.max_time;
             if place.is_none() {
-                place = room.enter(line, self.plan.client, now);
+                place = room.enter(line, self.plan.asker.share, now);
             }
             let Some(place) = place.as_ref().filter(|_| now < end) else {
                 return Turn::Full;

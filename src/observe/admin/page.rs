@@ -11,6 +11,7 @@
 //! `curl` to run.
 
 mod chart;
+mod clients;
 mod credentials;
 mod groups;
 mod markup;
@@ -77,6 +78,7 @@ fn write_page(page: &mut String, status: &Status, orders: Orders) -> fmt::Result
     groups::section(page, status)?;
     sentence::section(page, status)?;
     refusals::section(page, status)?;
+    clients::section(page, status)?;
     rules::section(page, status)?;
     page.write_str("</div>\n")?;
     orders::section(page, status, orders)?;

@@ -1,7 +1,9 @@
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::admission::day::Day;
 use crate::admission::{PairState, Verdict};
+use crate::clients::{ClientId, ClientView};
 use crate::observe::allowances::Allowances;
 use crate::observe::groups::Kind;
 use crate::observe::hits::RuleHits;
@@ -51,6 +53,37 @@ fn status(snapshot: &Snapshot) -> Status {
 
 fn page(status: &Status) -> String {
     html(status, Orders::WithToken)
+}
+
+#[test]
+fn clients_stand_beside_their_limits_where_there_are_any() {
+    let mut snapshot = pool();
+    assert!(!page(&status(&snapshot)).contains("id=\"clients\""));
+    let client = |n: u32| ClientView {
+        id: ClientId::new(&format!("lab-{n}")).unwrap(),
+        in_flight: n,
+        max_in_flight: Some(32),
+        requests: 7,
+        requests_per_minute: None,
+        tokens: 12,
+        tokens_per_day: Some(1_000),
+        expires: Day::parse("2026-01-31"),
+        expired: true,
+    };
+    snapshot.clients = (0..250).map(client).collect();
+    let status = status(&snapshot);
+    assert_eq!((status.clients.len(), status.clients_left_out), (200, 50));
+    let page = page(&status);
+    for part in [
+        "lab-249",
+        "249 of 32",
+        "12 of 1000",
+        "2026-01-31, over",
+        "And 50 more",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(!page.contains("lab-49<"), "the idlest are left out");
 }
 
 #[test]
