@@ -23,8 +23,9 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Requests of a good client in one measurement.
 const REQUESTS: usize = 200;
 
-/// Below this a 99th percentile is this machine's, whose two cores the attacker has too.
-const FLOOR: Duration = Duration::from_millis(20);
+/// Below this a 99th percentile is the machine's, whose two cores a build may share and the attacker
+/// does. Measured before one client's frames had to make a break: 60 to 200 ms.
+const FLOOR: Duration = Duration::from_millis(40);
 
 /// How often it is measured: what berth owes is there each time, what the machine does is not.
 const ROUNDS: usize = 5;
