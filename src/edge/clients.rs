@@ -96,7 +96,7 @@ impl Clients {
         if let Some(folder) = &source.state_dir {
             match remembered(&folder.join(SPENT)) {
                 Ok(spent) => register.remember(&spent, Day::of(SystemTime::now())),
-                Err(e) => log::warn!("clients: what was spent today is not known: {e}"),
+                Err(e) => log::warn!(error:% = e; "what clients spent today is not known"),
             }
         }
         Ok(Clients {
@@ -127,15 +127,12 @@ impl Clients {
                 let mut specs = self.source.listed.clone();
                 specs.extend(more);
                 self.register.replace(specs, now);
-                log::info!(
-                    "clients_file: {} clients from now on",
-                    self.register.count()
-                );
+                log::info!(clients = self.register.count(); "clients_file was read");
                 seen.complaint = None;
                 seen.stamp = stamp;
             }
             Err(complaint) if seen.complaint.as_ref() != Some(&complaint) => {
-                log::error!("clients_file: {complaint}; the clients from before stay");
+                log::error!(error:% = complaint; "clients_file cannot be used, the clients from before stay");
                 seen.complaint = Some(complaint);
             }
             Err(_) => {}
@@ -163,10 +160,7 @@ impl Clients {
         if let Err(why) = &written {
             self.register.not_written();
             if seen.unsaved.as_ref() != Some(why) {
-                log::error!(
-                    "clients: what was spent cannot be written to {}: {why}",
-                    folder.display()
-                );
+                log::error!(folder:% = folder.display(), error = why; "what clients spent cannot be written");
             }
         }
         seen.unsaved = written.err();

@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn a_model_has_its_name_where_a_client_left_while_it_read_or_the_configuration_names_it() {
         let now = Instant::now();
-        let mut trail = Trail::new(Audit::to_log().unwrap(), now).unwrap();
+        let mut trail = Trail::new((Audit::to_log().unwrap(), nowhere()), now).unwrap();
         trail.knows([SafeText::new("gpt-real")]);
         let mut record = failed_over();
         record.attempts.remove(0);

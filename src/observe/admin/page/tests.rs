@@ -219,8 +219,8 @@ fn the_sentence_does_not_deny_what_is_only_not_proven() {
     snapshot.pairs.clear();
     let mut status = status(&snapshot);
     let one = RefusalStatus {
-        shape: "http_503",
-        outcome: "refused_all",
+        shape: "http_503".into(),
+        outcome: "refused_all".into(),
         ..status.refusals[0].clone()
     };
     let of = |request: &str| RefusalStatus {
