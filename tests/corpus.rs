@@ -6,9 +6,11 @@ use berth::{admission, config};
 #[path = "../fuzz/src/targets/mod.rs"]
 mod targets;
 
+type Target = fn(&[u8]);
+
 #[test]
 fn every_promise_holds_for_the_corpus() {
-    let all: [(&str, fn(&[u8])); 5] = [
+    let all: [(&str, Target); 5] = [
         ("classifier", targets::classifier::run),
         ("config", targets::config::run),
         ("gate", targets::gate::run),

@@ -26,6 +26,20 @@ const ADMITTED: &[&str] = &[
     "response.output_item.done",
     "response.completed",
 ];
+const MALFORMED: &[&str] = &[
+    "response.created",
+    "response.in_progress",
+    "response.output_item.added",
+    "response.content_part.added",
+    "response.output_text.delta",
+    "data: {\"id\": \"half\", \"cho",
+    "response.output_text.delta",
+    "response.output_text.delta",
+    "response.output_text.done",
+    "response.content_part.done",
+    "response.output_item.done",
+    "response.completed",
+];
 const BEGUN: &[&str] = &[
     "response.created",
     "response.in_progress",
@@ -145,7 +159,7 @@ fn table() -> Vec<(Step, Seen)> {
             Is(Ends::More, Some(200), &LIFECYCLE),
         ),
         (Step::Stall(Default::default()), Silence(Some(200))),
-        (Step::Malformed(Default::default()), whole(200, ADMITTED)),
+        (Step::Malformed(Default::default()), whole(200, MALFORMED)),
         (
             Step::LyingLength(Announce::More),
             Is(Ends::Fin, Some(200), ADMITTED),
