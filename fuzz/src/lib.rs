@@ -10,6 +10,8 @@
 
 #[path = "../../src/admission/mod.rs"]
 pub mod admission;
+#[path = "../../src/clients/mod.rs"]
+pub mod clients;
 #[path = "../../src/config/mod.rs"]
 pub mod config;
 
