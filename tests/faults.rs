@@ -291,7 +291,7 @@ fn faults() -> Vec<Fault> {
         ),
         always("503", busy(), Pass, 2),
         once("reset", Step::Reset),
-        always("silence", Step::Hang, Safe, 2),
+        always("silence", Step::Hang, Pass, 2),
         always("slow first token", Step::Admit(slow), Pass, 1),
         always("cut", cut(), Safe, 1),
         always("stall", Step::Stall(Stall { after: 2 }), Safe, 1),
@@ -302,7 +302,7 @@ fn faults() -> Vec<Fault> {
             1,
         ),
         always("no `[DONE]`", Step::NoDone, Pass, 1),
-        always("context length", Step::ClientError, Safe, 1),
+        always("context length", Step::ClientError, Pass, 1),
         Fault {
             ideal: Ideal::Reason("content_policy_violation"),
             ..always(

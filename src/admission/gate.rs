@@ -27,7 +27,7 @@ use super::frame::{Meaning, meaning};
 use super::retry_after::{self, Stated};
 use super::rules::{Evidence, Reading, Ruling};
 use super::sse::{Event, Splitter};
-use super::verdict::Shape;
+use super::verdict::{Shape, Verdict};
 
 /// What an answer's head says about its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +90,13 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// Whether the request is longer than its model takes, in the code that says so. Words are not
+    /// enough: a prompt may be about them.
+    pub fn is_too_long(&self) -> bool {
+        self.ruling.verdict == Verdict::ClientError
+            && self.facts.code.as_deref() == Some("context_length_exceeded")
+    }
+
     /// How long it says that it will last, or else its rule. `headers` are those of its own head.
     pub fn stated(&self, headers: Option<&HeaderMap>, now: SystemTime) -> Option<Stated> {
         let Ruling { verdict, hold, .. } = self.ruling;
@@ -371,7 +378,7 @@ impl Gate {
 /// A body that is no answer, and says nothing of why.
 fn no_answer(rule: &'static str, shape: Shape) -> Step {
     Step::Refuse(Box::new(Refusal {
-        ruling: Ruling::plain(rule, super::Verdict::Transient),
+        ruling: Ruling::plain(rule, Verdict::Transient),
         shape,
         facts: Facts::default(),
     }))

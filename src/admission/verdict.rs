@@ -347,8 +347,7 @@ impl Verdict {
     }
 
     /// Whether a request whose own model came to this, everywhere it was asked, may be tried with a
-    /// fallback model. A refusal says that this model is not to be had now; after a fault of the
-    /// network or of the upstream the same model may serve the next try.
+    /// fallback model: it is not to be had now, be it refused, silent or out of reach.
     pub fn asks_another_model(self) -> bool {
         match self {
             Verdict::Capacity
@@ -358,14 +357,14 @@ impl Verdict {
             | Verdict::Deactivated
             | Verdict::ModelUnsupported
             | Verdict::Forbidden
-            | Verdict::Challenge => true,
+            | Verdict::Challenge
+            | Verdict::Transient
+            | Verdict::Transport
+            | Verdict::Timeout => true,
             Verdict::Admitted
             | Verdict::ClientError
             | Verdict::Policy
             | Verdict::State
-            | Verdict::Transient
-            | Verdict::Transport
-            | Verdict::Timeout
             | Verdict::TruncatedAfterCommit
             | Verdict::CapacityAfterCommit
             | Verdict::ClientGone => false,

@@ -254,18 +254,10 @@ impl<'a> Course<'a> {
                     }
                     Err(blocked) => {
                         self.learn(&lease, Verdict::Timeout, None, None);
-                        self.tale.attempt(
-                            &attempt,
-                            &name,
-                            Ended {
-                                then: Then::Answer,
-                                ..ended
-                            },
-                        );
-                        self.tale.blocked(blocked);
+                        self.tale.attempt(&attempt, &name, ended);
                         self.keep(Refused::silent(Verdict::Timeout));
                         drop(attempt);
-                        Step::Served(self.give_up(session, None).await)
+                        self.end_or_fall_back(session, blocked).await
                     }
                 }
             }
@@ -327,7 +319,8 @@ impl<'a> Course<'a> {
         };
         let stays = refusal.ruling.switch() == Switch::No;
         let passes = stays || !self.plan.endpoint.may_be_repeated();
-        if passes && !brought_about {
+        let too_long = refusal.is_too_long() && !self.fallbacks().is_empty();
+        if passes && !brought_about && !too_long {
             if !stays {
                 self.tale.blocked(Blocked::NotRepeatable);
             }
@@ -354,12 +347,19 @@ impl<'a> Course<'a> {
             None
         };
         let facts = refusal.facts;
-        self.keep(Refused {
+        let refused = Refused {
             verdict,
             code: facts.code.or(facts.kind),
             message: facts.message.filter(|_| !facts.is_text),
             answer,
-        });
+            too_long,
+        };
+        if too_long {
+            // No other credential sees it differently, so this is the last word on the request's own model.
+            self.refused = Some(refused);
+            return self.end_or_fall_back(session, Blocked::NothingLeft).await;
+        }
+        self.keep(refused);
         self.move_on(session, false).await
     }
 
@@ -367,13 +367,22 @@ impl<'a> Course<'a> {
     async fn move_on(mut self: Box<Self>, session: &mut Session, unsent: bool) -> Step<'a> {
         match self.next(unsent) {
             Ok(lease) => Step::Again(self, lease),
-            Err(blocked) => match self.fall_back(session).await {
-                Some(lease) => Step::Again(self, lease),
-                None => {
-                    self.tale.blocked(blocked);
-                    Step::Served(self.give_up(session, None).await)
-                }
-            },
+            Err(blocked) => self.end_or_fall_back(session, blocked).await,
+        }
+    }
+
+    /// No other credential: a fallback model, or the end.
+    async fn end_or_fall_back(
+        mut self: Box<Self>,
+        session: &mut Session,
+        blocked: Blocked,
+    ) -> Step<'a> {
+        match self.fall_back(session).await {
+            Some(lease) => Step::Again(self, lease),
+            None => {
+                self.tale.blocked(blocked);
+                Step::Served(self.give_up(session, None).await)
+            }
         }
     }
 

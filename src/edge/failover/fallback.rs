@@ -1,8 +1,8 @@
 //! The one other model that a request may be tried with.
 //!
 //! Another model is another answer, so it is asked only where the operator wrote it down
-//! (`routes[].fallback_models`), only when the request's own model is full or was refused by all that
-//! were asked, once in a request, and visibly: `x-berth-model`, the audit, the metrics. The first model
+//! (`routes[].fallback_models`), only when the request's own model is full, came to nothing with all that
+//! were asked, or has no room for a request of this length, once in a request, and visibly: `x-berth-model`, the audit, the metrics. The first model
 //! of the list that somebody can serve now is taken; there is no way on from there, to a third model or
 //! back. The body's `model` is rewritten and nothing else.
 //!
@@ -48,7 +48,7 @@ impl<'a> Course<'a> {
         let refused = self.refused.as_ref();
         if self.made >= most
             || self.deadline.is_some_and(|at| at <= now)
-            || refused.is_some_and(|it| !it.verdict.asks_another_model())
+            || refused.is_some_and(|it| !it.asks_another_model())
         {
             return None;
         }
@@ -92,9 +92,12 @@ impl<'a> Course<'a> {
     }
 
     /// The models that this request may be tried with, in order.
-    fn fallbacks(&self) -> &'a [String] {
+    pub(super) fn fallbacks(&self) -> &'a [String] {
         let plan = &self.plan;
+        // Of a request that was silent and is no stream the work may be done and paid for.
+        let is_paid = self.timed_out && !plan.ask.stream;
         let may = self.own.is_none()
+            && !is_paid
             && self.body.is_whole()
             && plan.endpoint.may_be_repeated()
             && plan.ask.previous_response_id.is_none();

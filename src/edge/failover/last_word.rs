@@ -30,6 +30,8 @@ pub struct Refused {
     pub message: Option<String>,
     /// As it came, where it may have to be passed on so.
     pub answer: Option<(Box<ResponseHeader>, Vec<Bytes>)>,
+    /// The request is longer than its model takes: another may have the room.
+    pub too_long: bool,
 }
 
 const OURS: &str = "No upstream could take this request. Please try again later.";
@@ -42,7 +44,13 @@ impl Refused {
             code: None,
             message: None,
             answer: None,
+            too_long: false,
         }
+    }
+
+    /// Whether a fallback model may be asked after it.
+    pub fn asks_another_model(&self) -> bool {
+        self.too_long || self.verdict.asks_another_model()
     }
 }
 
