@@ -106,9 +106,13 @@ async fn each_order_is_in_the_log_and_none_that_was_not_done() {
         berth.reset("a").await;
     }
     let log = berth.log();
-    assert_eq!(log.matches("admin: reset a\n").count(), 15, "{log}");
-    assert!(!log.contains("admin: drain nosuch\n"), "{log}");
-    assert!(log.contains("admin: drain nosuch was not done"), "{log}");
+    let done = |what: &str| format!("an operator gave an order order={what}\n");
+    let reset = log.matches(&done("reset credential=a")).count();
+    assert_eq!(reset, 15, "{log}");
+    assert!(!log.contains(&done("drain credential=nosuch")), "{log}");
+    let unknown =
+        "an order is for no credential of this configuration order=drain credential=nosuch";
+    assert!(log.contains(unknown), "{log}");
 }
 
 #[tokio::test]
@@ -116,7 +120,7 @@ async fn what_broke_and_whose_it_was_is_in_the_log() {
     let nobody = format!("http://{}/v1", common::free_port());
     let berth = Berth::start(&config(&nobody, "a", "")).await;
     assert_eq!(berth.ask(responses()).await.status, 503);
-    let line = "credential a gave no answer: ConnectRefused";
+    let line = " credential=a failure=ConnectRefused";
     until_async("the line", async || berth.log().contains(line)).await;
     assert!(berth.log().contains("WARN"), "{}", berth.log());
 }
