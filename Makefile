@@ -4,7 +4,8 @@ CARGO ?= cargo
 # Where rustup puts cargo, for a shell that was open before it was installed.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: demo test test-clients test-page test-systemd test-observability check examples deb needs
+.PHONY: demo test test-clients test-page test-systemd test-observability check examples bench \
+	instructions deb needs
 
 # Every kind of refusal, and what a client sees of it. No configuration, no keys.
 demo: needs
@@ -12,7 +13,7 @@ demo: needs
 
 # The whole test suite.
 test: needs
-	$(CARGO) test --locked
+	$(CARGO) test --locked --workspace
 
 # Real clients (Codex, the SDKs) against berth and the simulated upstream.
 test-clients: needs
@@ -33,11 +34,20 @@ test-observability: needs
 # What a change must pass before it is looked at.
 check: needs
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
 # Every example configuration must be good.
 examples: needs
 	CARGO="$(CARGO)" tests/examples.sh
+
+# berth beside bare Pingora, nginx, HAProxy, LiteLLM and Portkey, in about ten minutes on a quiet machine: writes
+# docs/performance.md. QUICK=1 does everything once and briefly, to see that it works; ONLY="requests tls" only these.
+bench: needs
+	CARGO="$(CARGO)" BENCH_QUICK="$(QUICK)" bench/run.sh $(ONLY)
+
+# Instructions of the hot parts against the list in bench/pure/instructions.txt. WRITE=1 writes the list anew.
+instructions: needs
+	$(CARGO) run --release --locked -p berth-pure --bin instructions -- $(if $(WRITE),--write)
 
 # A package for Debian and Ubuntu: target/deb/berth_VERSION_ARCH.deb.
 deb: needs
