@@ -1,5 +1,6 @@
 //! One client: where it asks, what it asks, and one exchange after the other.
 
+use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::{Arc, OnceLock};
@@ -50,9 +51,10 @@ impl Target {
         let length = before.len() + filling + after.len();
         let mut opening = format!(
             "POST {} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n\
-             authorization: Bearer sk-client\r\n{}content-length: {length}\r\n\r\n{before}",
+             authorization: Bearer {}\r\n{}content-length: {length}\r\n\r\n{before}",
             dialect.path(),
             self.address,
+            key(),
             self.headers,
         )
         .into_bytes();
@@ -149,6 +151,18 @@ impl Drop for Socket {
             let _ = stream.flush();
         }
     }
+}
+
+/// What clients show: nobody here looks at it but LiteLLM, which does not start without a strong one.
+pub fn key() -> &'static str {
+    static KEY: OnceLock<String> = OnceLock::new();
+    KEY.get_or_init(|| {
+        let mut bytes = [0; 32];
+        let read = File::open("/dev/urandom").and_then(|mut it| it.read_exact(&mut bytes));
+        read.expect("random bytes");
+        let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+        format!("sk-{}", digits.collect::<String>())
+    })
 }
 
 fn filling() -> &'static [u8] {

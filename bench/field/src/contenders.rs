@@ -13,7 +13,8 @@ use rustls::client::Resumption;
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
 
-use crate::client::Target;
+use crate::answers::Dialect;
+use crate::client::{Target, key};
 use crate::process::{Process, free_address};
 
 /// Who can be measured.
@@ -102,7 +103,7 @@ impl Place {
             berth: None,
         };
         let within = match who {
-            Who::LiteLlm => Duration::from_secs(90),
+            Who::LiteLlm => Duration::from_secs(180),
             _ => Duration::from_secs(15),
         };
         let mut process = match who {
@@ -119,6 +120,9 @@ impl Place {
         };
         process.listens(address, within)?;
         contender.process = Some(process);
+        // Whoever listens and cannot answer is not measured either.
+        let request = contender.target.request(Dialect::Chat, "short", 2048);
+        contender.target.connect()?.exchange(&request, |_| {})?;
         Ok(contender)
     }
 
@@ -243,7 +247,8 @@ impl Place {
             .args(["--num_workers", &cores, "--telemetry", "False"])
             // What its guide to production says; and no list of prices from the network.
             .envs([("LITELLM_LOG", "ERROR"), ("LITELLM_MODE", "PRODUCTION")])
-            .env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
+            .env("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+            .env("LITELLM_MASTER_KEY", key());
         self.run("litellm", litellm)
     }
 
