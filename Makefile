@@ -4,7 +4,8 @@ CARGO ?= cargo
 # Where rustup puts cargo, for a shell that was open before it was installed.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: demo test test-otlp test-clients test-page test-systemd test-observability soak fuzz deny advisories sbom check examples deb needs
+.PHONY: demo test test-otlp test-clients test-page test-systemd test-observability soak fuzz deny advisories \
+	sbom check examples bench instructions deb needs
 
 # Every kind of refusal, and what a client sees of it. No configuration, no keys.
 demo: needs
@@ -60,10 +61,20 @@ check: needs
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --locked --all-targets --features otlp -- -D warnings
+	$(CARGO) clippy --locked -p berth-field -p berth-pure --all-targets -- -D warnings
 
 # Every example configuration must be good.
 examples: needs
 	CARGO="$(CARGO)" tests/examples.sh
+
+# berth beside bare Pingora, nginx, HAProxy, LiteLLM and Portkey, in about ten minutes on a quiet machine: writes
+# docs/performance.md. QUICK=1 does everything once and briefly, to see that it works; ONLY="requests tls" only these.
+bench: needs
+	CARGO="$(CARGO)" BENCH_QUICK="$(QUICK)" bench/run.sh $(ONLY)
+
+# Instructions of the hot parts against the list in bench/pure/instructions.txt. WRITE=1 writes the list anew.
+instructions: needs
+	$(CARGO) run --release --locked -p berth-pure --bin instructions -- $(if $(WRITE),--write)
 
 # A package for Debian and Ubuntu: target/deb/berth_VERSION_ARCH.deb.
 deb: needs
