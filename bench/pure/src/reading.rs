@@ -12,7 +12,7 @@ use berth::admission::policy::ClientErrorCode;
 use berth::admission::rules::{Evidence, Origin, Reading, Rule, Rules, Term, When};
 use berth::admission::sse::Splitter;
 use berth::admission::stream::Stream;
-use berth::admission::{Dialect, Endpoint, Verdict};
+use berth::admission::{Dialect, Endpoint, Verdict, Withheld};
 use bytes::Bytes;
 
 use super::Work;
@@ -154,6 +154,7 @@ fn gate() -> Gate {
 
 fn by() -> Reading {
     Reading {
+        withheld: Withheld::default(),
         rules: Arc::new(Rules::default()),
         today: Day::of(SystemTime::UNIX_EPOCH),
         dialect: Dialect::OpenAi,
