@@ -212,21 +212,41 @@ async fn the_fallbacks_attempts_are_of_the_requests_own_number() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn faults_and_the_clients_own_mistakes_do_not_fall_back() {
-    for (step, status) in [
-        (Step::Reset, 503),
-        (Step::ClientError, 400),
-        (Step::Policy, 403),
-    ] {
+async fn a_model_that_is_out_of_reach_or_too_small_falls_back() {
+    for step in [Step::Reset, Step::ClientError] {
         let name = step.name();
         let sim = sim(&[("gpt-a", step)]);
         let url = format!("{}/v1", sim.url());
         let berth = Berth::start(&config(&url, "a", "{gpt-a: [gpt-longer-b]}", "")).await;
         let body = odd_body("/responses", true, "gpt-a");
         let answer = berth.ask(post("/v1/responses", "", body)).await;
-        assert_eq!(answer.status, status, "{name}: {answer:?}");
-        assert_eq!(models(&berth.last_audit(1).await), ["gpt-a"], "{name}");
+        assert_eq!(answer.status, 200, "{name}: {answer:?}");
+        let line = berth.last_audit(1).await;
+        assert_eq!(models(&line), ["gpt-a", "gpt-longer-b"], "{name}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_no_model_has_room_for_gets_its_own_models_word() {
+    let refused = Step::refuse(Shape::Http503);
+    let sim = sim(&[("gpt-a", Step::ClientError), ("gpt-longer-b", refused)]);
+    let url = format!("{}/v1", sim.url());
+    let berth = Berth::start(&config(&url, "a", "{gpt-a: [gpt-longer-b]}", "")).await;
+    let body = odd_body("/responses", true, "gpt-a");
+    let answer = berth.ask(post("/v1/responses", "", body)).await;
+    assert_eq!(answer.status, 400, "{answer:?}");
+    assert_eq!(answer.json()["error"]["code"], "context_length_exceeded");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_client_must_change_does_not_fall_back() {
+    let sim = sim(&[("gpt-a", Step::Policy)]);
+    let url = format!("{}/v1", sim.url());
+    let berth = Berth::start(&config(&url, "a", "{gpt-a: [gpt-longer-b]}", "")).await;
+    let body = odd_body("/responses", true, "gpt-a");
+    let answer = berth.ask(post("/v1/responses", "", body)).await;
+    assert_eq!(answer.status, 403, "{answer:?}");
+    assert_eq!(models(&berth.last_audit(1).await), ["gpt-a"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

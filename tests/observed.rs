@@ -105,7 +105,7 @@ async fn each_order_is_in_the_log_and_none_that_was_not_done() {
     for _ in 0..15 {
         berth.reset("a").await;
     }
-    let log = berth.log();
+    let log = berth.whole_log();
     let done = |what: &str| format!("an operator gave an order order={what}\n");
     let reset = log.matches(&done("reset credential=a")).count();
     assert_eq!(reset, 15, "{log}");
