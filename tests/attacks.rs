@@ -3,7 +3,7 @@
 mod common;
 
 use common::upstream::{Conn, Raw, answer};
-use common::wire::{Ends, body, post, responses};
+use common::wire::{Client2, Ends, body, post, responses};
 use common::{Berth, config, story};
 
 const STREAM: &str = "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"id\":\"r\"}}\n\n";
@@ -160,4 +160,21 @@ async fn what_three_say_of_themselves_is_not_told_where_a_fourth_is_free() {
         assert!(!first.text().contains("usage_limit_reached"), "{first:?}");
         assert_eq!(berth.ask(responses()).await.status, 200, "{ids}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_headers_than_can_be_sent_on_are_told_so_and_blame_nobody() {
+    let upstream = upstream(200, "content-type: text/event-stream\r\n", STREAM).await;
+    let berth = Berth::start(&config(&upstream.url(), "a", "")).await;
+    let names: Vec<String> = (0..300).map(|n| format!("x-{n}")).collect();
+    let many: Vec<(&str, &str)> = names.iter().map(|name| (&**name, "1")).collect();
+    let client = Client2::connect(berth.addr).await;
+    for _ in 0..12 {
+        let answer = client
+            .ask("/v1/responses", &many, body("/v1/responses", true))
+            .await;
+        assert_eq!(answer.status, 431, "{answer:?}");
+    }
+    assert_eq!(berth.ask(responses()).await.status, 200);
+    assert!(berth.exclusions().await.is_empty());
 }

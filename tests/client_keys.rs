@@ -186,6 +186,54 @@ async fn the_list_changes_while_berth_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pipe_in_the_place_of_the_list_is_complained_of_and_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("clients.yaml");
+    std::fs::write(&file, list(&[("first", "")])).unwrap();
+    let more = format!("clients_file: {}\n", file.display());
+    let (mut berth, _upstream, _) = start(Speaks::OpenAi, &more).await;
+    std::fs::remove_file(&file).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&file).status();
+    assert!(made.unwrap().success());
+    until_async("the log says it", async || {
+        berth.log().contains("this is no regular file")
+    })
+    .await;
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(&file, list(&[("second", "")])).unwrap();
+    let headers = bearer("second");
+    until_async("the new list is read", async || {
+        berth.ask(Speaks::OpenAi.request(&headers)).await.status == 200
+    })
+    .await;
+    berth.is_well().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_that_parsers_may_read_differently_is_on_no_list() {
+    let more = section(&[("lab", ", models: [gpt-sim]")]);
+    for mode in ["enforce", "observe", "off"] {
+        let more = format!("{more}admission: {{mode: {mode}}}\n");
+        let (berth, _upstream, _) = start(Speaks::OpenAi, &more).await;
+        for (body, status) in [
+            (r#"{"model":"gpt-sim","input":"hi"}"#, 200),
+            (
+                r#"{"model":"gpt-other","input":"hi","model":"gpt-sim"}"#,
+                404,
+            ),
+            (
+                r#"{"Model":"gpt-other","input":"hi","model":"gpt-sim"}"#,
+                404,
+            ),
+        ] {
+            let request = post("/v1/responses", &bearer("lab"), body);
+            let answer = berth.ask(request).await;
+            assert_eq!(answer.status, status, "{mode} {body}: {answer:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_do_not_fill_the_disk() {
     let (berth, _upstream, _) = start(Speaks::OpenAi, &section(&[("lab", "")])).await;
     let since = Instant::now();

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use berth::sim::{Admit, Program, Refuse, RefuseAfterOutput, Shape, Sim, Step, Then};
 use common::Berth;
+use common::upstream::{Conn, Raw};
 use common::wire::{Answer, Ends, body, post};
 
 const KEY: &str = "sk-proj-0aB1cD2eF3gH4iJ5kL6mN7oP8qR9sT0uV1wX2yZ";
@@ -145,6 +146,48 @@ async fn a_header_with_the_key_is_left_out_in_every_mode() {
         assert_eq!(answer.header("x-kept"), Some("kept"));
         assert_eq!(answer.header("x-debug-authorization"), None, "{mode}");
         nobody_learns(&berth, &answer).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn neither_the_words_of_a_status_nor_the_name_of_a_header_tell_the_key() {
+    let upstream = Raw::start(|mut conn: Conn| async move {
+        while conn.request().await.is_some() {
+            let head = format!(
+                "HTTP/1.1 200 {KEY}\r\nX-{KEY}: 1\r\nx-kept: kept\r\ncontent-type: application/json\r\n\
+                 content-length: 2\r\n\r\n{{}}"
+            );
+            if !conn.send(head).await {
+                return;
+            }
+        }
+    })
+    .await;
+    for mode in ["observe", "off", "enforce"] {
+        let secret = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(secret.path(), KEY).unwrap();
+        let berth = Berth::start(&format!(
+            "upstreams: {{up: {{base_url: \"{}/v1\"}}}}\n\
+             credentials: [{{id: a, upstream: up, secret: {{file: {}}}}}]\n\
+             admission: {{mode: {mode}}}\n",
+            upstream.url(),
+            secret.path().display()
+        ))
+        .await;
+        let mut client = berth.connect().await;
+        client
+            .send("GET /v1/models HTTP/1.1\r\nhost: b\r\n\r\n")
+            .await;
+        let head = client.wait_for("\r\n\r\n").await;
+        assert!(
+            head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("x-kept: kept"),
+            "{mode}: {head}"
+        );
+        tells_nothing("the head", &head);
+        tells_nothing(
+            "the head, in small letters",
+            &head.replace(&KEY.to_lowercase(), KEY),
+        );
     }
 }
 

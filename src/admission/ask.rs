@@ -23,6 +23,9 @@ const LARGEST_DECODED: u64 = 64 * 1024 * 1024;
 pub struct Ask {
     /// The model, where one is named in at most [`LONGEST_MODEL`] printable bytes.
     pub model: Option<String>,
+    /// It names a model twice, or with a key that some parsers take for `model`: which one the upstream reads
+    /// is not known.
+    pub is_ambiguous: bool,
     /// A stream is asked for.
     pub stream: bool,
     /// The request goes on from a stored response.
@@ -79,7 +82,15 @@ impl<'de> Visitor<'de> for Capture<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let ask = self.0;
+        let mut is_named = false;
         while let Some(ShortText(key)) = map.next_key()? {
+            if key
+                .as_deref()
+                .is_some_and(|key| key.eq_ignore_ascii_case("model"))
+            {
+                ask.is_ambiguous |= is_named || key.as_deref() != Some("model");
+                is_named = true;
+            }
             match key.as_deref() {
                 Some("model") => {
                     let ShortText(model) = map.next_value()?;
@@ -224,12 +235,27 @@ mod tests {
         let expected = Ask {
             whole: true,
             model: Some("gpt-a".into()),
+            is_ambiguous: false,
             stream: true,
             previous_response_id: Some("resp_1".into()),
             encrypted_content: true,
             prompt_cache_key: Some("k".into()),
         };
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_model_that_parsers_may_read_differently_is_ambiguous() {
+        for (json, expected) in [
+            (r#"{"model":"a","input":{"model":"b"}}"#, false),
+            (r#"{"model":"a","models":["b"]}"#, false),
+            (r#"{"model":"b","model":"a"}"#, true),
+            (r#"{"Model":"b","model":"a"}"#, true),
+            (r#"{"model":"a","MODEL":"b"}"#, true),
+            (r#"{"mode\u006c":"b","model":"a"}"#, true),
+        ] {
+            assert_eq!(ask(json).is_ambiguous, expected, "{json}");
+        }
     }
 
     #[test]

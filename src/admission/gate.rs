@@ -16,6 +16,8 @@
 //!
 //! Limits: the bytes held (`hold.max_bytes`). Times are the caller's: it owns the clock.
 
+mod held;
+
 use std::time::SystemTime;
 
 use bytes::{Bytes, BytesMut};
@@ -28,6 +30,7 @@ use super::retry_after::{self, Stated};
 use super::rules::{Evidence, Reading, Ruling};
 use super::sse::{Event, Splitter};
 use super::verdict::{Shape, Verdict};
+use held::Held;
 
 /// What an answer's head says about its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,8 +136,7 @@ pub struct Gate {
     reading: Reading,
     head: AnswerHead,
     reader: Reader,
-    held: Vec<Bytes>,
-    held_bytes: usize,
+    held: Held,
     held_frames: usize,
     max_bytes: usize,
     streamed: bool,
@@ -196,8 +198,7 @@ impl Gate {
             reading,
             head,
             reader,
-            held: Vec::new(),
-            held_bytes: 0,
+            held: Held::default(),
             held_frames: 0,
             max_bytes,
             streamed,
@@ -211,12 +212,13 @@ impl Gate {
         if piece.is_empty() {
             return self.waiting();
         }
-        self.held_bytes += piece.len();
-        self.held.push(piece.clone());
+        self.held.keep(&piece);
         if matches!(self.reader, Reader::Sniffing) {
-            self.sniff();
-            // A byte order mark may have come in pieces before this one.
-            piece = self.held.concat().into();
+            self.sniff(&piece);
+            if self.reads_frames() {
+                // A byte order mark may have come in pieces before this one.
+                piece = self.held.whole().into();
+            }
         }
         let step = match &mut self.reader {
             Reader::Frames(frames) => {
@@ -228,7 +230,7 @@ impl Gate {
             Reader::Nothing => Step::Commit(CommitReason::Opaque),
         };
         match step {
-            Step::Hold | Step::AwaitTerminal if self.held_bytes > self.max_bytes => {
+            Step::Hold | Step::AwaitTerminal if self.held.bytes() > self.max_bytes => {
                 self.limit_reached()
             }
             step => step,
@@ -272,11 +274,11 @@ impl Gate {
     /// Everything held, in the order it came; of a refusal without what it must not say.
     pub fn into_held(self) -> Vec<Bytes> {
         if self.refused
-            && let Some(clean) = self.reading.withheld.bytes(&self.held.concat())
+            && let Some(clean) = self.reading.withheld.bytes(&self.held.whole())
         {
             return vec![clean];
         }
-        self.held
+        self.held.into_pieces()
     }
 
     /// Whether the body is an event stream.
@@ -286,7 +288,7 @@ impl Gate {
 
     /// How many bytes are held.
     pub fn held_bytes(&self) -> usize {
-        self.held_bytes
+        self.held.bytes()
     }
 
     /// How many whole frames have been read.
@@ -301,13 +303,11 @@ impl Gate {
         }
     }
 
-    /// Decides what the body is by its first byte that is not white space.
-    fn sniff(&mut self) {
-        let bytes = self.held.iter().flat_map(|piece| piece.iter().copied());
+    /// Decides what the body is by its first byte that is not white space; there was none before `piece`.
+    fn sniff(&mut self, piece: &[u8]) {
         let mark = |b: &u8| b"\xef\xbb\xbf".contains(b);
-        let first = bytes
-            .into_iter()
-            .find(|b| !b.is_ascii_whitespace() && !mark(b));
+        let mut bytes = piece.iter().copied();
+        let first = bytes.find(|b| !b.is_ascii_whitespace() && !mark(b));
         self.reader = match first {
             None => return,
             Some(b'{' | b'[') => Reader::Document { page: false },
@@ -324,7 +324,7 @@ impl Gate {
         if self.head.status >= 400 || page {
             return self.refuse_document();
         }
-        let body = self.held.concat();
+        let body = self.held.whole();
         match Facts::of_failed_document(&body) {
             Some(facts) => self.refuse(facts, Shape::Json200),
             None if !self.is_whole(&body) => no_answer("broken_document", Shape::Json200),
@@ -342,7 +342,7 @@ impl Gate {
     }
 
     fn refuse_document(&mut self) -> Step {
-        let body = self.held.concat();
+        let body = self.held.whole();
         let facts = facts_of_error(&body);
         let starts_like_a_page = body.trim_ascii_start().first() == Some(&b'<');
         if starts_like_a_page {

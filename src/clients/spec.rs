@@ -17,7 +17,9 @@ impl ClientId {
     pub fn new(name: &str) -> Option<ClientId> {
         let fits = (1..=64).contains(&name.len());
         let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-        (fits && name.bytes().all(plain)).then(|| ClientId(name.into()))
+        // In the metrics these are those without a key, and those beyond the names that are kept.
+        let taken = matches!(name, "none" | "other");
+        (fits && name.bytes().all(plain) && !taken).then(|| ClientId(name.into()))
     }
 
     /// The name itself.

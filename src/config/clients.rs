@@ -195,6 +195,12 @@ pub fn check(clients: &Clients, mode: Mode, today: Day) -> Result<Vec<Problem>, 
 ///
 /// What is wrong with it, with its name and places.
 pub fn load_clients(path: &Path, listed: &[ClientSpec]) -> Result<Vec<FileClient>, Problems> {
+    // A pipe that nobody writes to would be waited for, for ever.
+    if std::fs::metadata(path).is_ok_and(|it| !it.is_file()) {
+        let text = "this is no regular file; give the path of a file that berth's user may read, or make it with \
+                    `berth client add`";
+        return Err(Report::new(&path.to_string_lossy()).fail(Place::START, text));
+    }
     let text = read_text(path)?;
     parse_clients(&path.to_string_lossy(), &text, listed)
 }

@@ -386,9 +386,7 @@ impl Attempt {
     }
 
     fn open(&mut self, mut head: Box<ResponseHeader>) -> Step {
-        for name in headers::telling(&head.headers, &self.purpose.reading.withheld) {
-            head.remove_header(&name);
-        }
+        headers::withhold(&mut head, &self.purpose.reading.withheld);
         let Head { answer, decoder } = head::read(&head, self.purpose.head_only);
         let Purpose {
             endpoint,

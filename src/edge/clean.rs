@@ -258,9 +258,7 @@ impl Clean {
             return Ok(());
         }
         // The body passes byte for byte in these modes; a head is read, and cleaned, by everybody.
-        for name in headers::telling(&response.headers, &self.reading.withheld) {
-            response.remove_header(&name);
-        }
+        headers::withhold(response, &self.reading.withheld);
         self.status = Some(response.status.as_u16());
         self.told.status = self.status;
         self.told.upstream_request_id = upstream_request_id(&response.headers);

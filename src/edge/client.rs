@@ -157,8 +157,8 @@ impl Plan {
             return None;
         }
         let ask = &self.ask;
-        let is_clear =
-            !self.endpoint.names_a_model() || (ask.model.is_some() && (ask.whole || !to_the_end));
+        let is_clear = !self.endpoint.names_a_model()
+            || (ask.model.is_some() && !ask.is_ambiguous && (ask.whole || !to_the_end));
         if is_clear && permit.has_model(ask.model.as_deref()) {
             return None;
         }

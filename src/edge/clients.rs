@@ -127,7 +127,12 @@ impl Clients {
                 let mut specs = self.source.listed.clone();
                 specs.extend(more);
                 self.register.replace(specs, now);
-                log::info!(clients = self.register.count(); "clients_file was read");
+                match self.register.count() {
+                    0 => log::warn!(
+                        "clients_file was read and names nobody: no key is good any more"
+                    ),
+                    clients => log::info!(clients; "clients_file was read"),
+                }
                 seen.complaint = None;
                 seen.stamp = stamp;
             }

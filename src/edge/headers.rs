@@ -5,7 +5,7 @@
 //! the credential's are put in, and on the way down nothing is added but berth's own. Hop-by-hop
 //! headers end at each hop, also those that a `Connection` header names.
 
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap, HeaderName};
 use pingora::http::{RequestHeader, ResponseHeader};
 
 use crate::admission::Withheld;
@@ -212,10 +212,32 @@ pub fn to_client(response: &mut ResponseHeader, recoded: bool) {
     }
 }
 
-/// The headers in which an upstream tells what it was sent and must not say: nobody gets them.
+/// Takes out what an upstream tells of what it was sent and must not say: nobody gets it.
+pub fn withhold(head: &mut ResponseHeader, withheld: &Withheld) {
+    let tells = |text: &[u8]| withheld.bytes(text).is_some();
+    let cased = head.case_header_iter().map(|(name, _)| name.as_slice());
+    let cased = cased.filter(|name| tells(name));
+    let cased: Vec<_> = cased
+        .filter_map(|it| HeaderName::from_bytes(it).ok())
+        .collect();
+    for name in cased.into_iter().chain(telling(&head.headers, withheld)) {
+        head.remove_header(&name);
+    }
+    if head
+        .get_reason_phrase()
+        .is_some_and(|it| tells(it.as_bytes()))
+    {
+        // The usual words of the status take its place, which cannot fail.
+        let _ = head.set_reason_phrase(None);
+    }
+}
+
+/// The headers or trailers in which it does.
 pub fn telling(headers: &HeaderMap, withheld: &Withheld) -> Vec<HeaderName> {
-    let tells = |value: &HeaderValue| withheld.bytes(value.as_bytes()).is_some();
-    let telling = headers.iter().filter(|(_, value)| tells(value));
+    let tells = |text: &[u8]| withheld.bytes(text).is_some();
+    let telling = headers
+        .iter()
+        .filter(|(name, value)| tells(name.as_str().as_bytes()) || tells(value.as_bytes()));
     telling.map(|(name, _)| name.clone()).collect()
 }
 

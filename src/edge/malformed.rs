@@ -7,6 +7,10 @@ use crate::admission::Dialect;
 
 use super::answer::Answer;
 
+/// Headers of a request. pingora reads at most 256 in HTTP/1.1, which is how each attempt is made, and berth adds
+/// some: beyond them a request over HTTP/2 would fail at every credential, and look like their fault.
+const MOST_HEADERS: usize = 200;
+
 /// What is wrong with a head, where an upstream might read it in another way than berth, or where
 /// pingora would fail on it half-way.
 pub fn malformed(session: &Session, header_bytes: usize) -> Option<Answer> {
@@ -67,6 +71,12 @@ pub fn malformed(session: &Session, header_bytes: usize) -> Option<Answer> {
         let message = format!(
             "The request head is larger than the {} that this gateway takes (limits.header_bytes).",
             limit.display().iec()
+        );
+        return refuse(431, "header_too_large", &message);
+    }
+    if headers.len() > MOST_HEADERS {
+        let message = format!(
+            "The request has more than the {MOST_HEADERS} headers that this gateway takes."
         );
         return refuse(431, "header_too_large", &message);
     }

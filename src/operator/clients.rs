@@ -95,6 +95,9 @@ pub fn run(command: &Command) -> Result<String, Fault> {
                 ));
             }
             let entry = entry(add, key_digest);
+            // What is wrong with it is told by itself: the file has no part in that.
+            let alone = parse_clients("the new client", &entry, &[]);
+            alone.map_err(|why| Fault::Failed(format!("nothing was changed; {why}")))?;
             book.replace(
                 &appended(&book.text, &entry, book.read.is_empty()),
                 |before, after| {
@@ -151,7 +154,12 @@ impl Book {
             Fault::Failed(format!("{} {text}", config.display()))
         };
         let clients = loaded.clients.ok_or_else(none)?;
-        let path = clients.file.clone().ok_or_else(none)?;
+        let named = clients.file.clone().ok_or_else(none)?;
+        // A link goes on leading to the one file.
+        let path = fs::canonicalize(&named).unwrap_or(named);
+        if fs::metadata(&path).is_ok_and(|it| !it.is_file()) {
+            return failed(format!("{} is no regular file", path.display()));
+        }
         let folder = path.parent().unwrap_or(Path::new("/"));
         let opened = File::open(folder).and_then(|folder| folder.lock().map(|()| folder));
         let lock = opened.map_err(|e| Fault::Failed(format!("{}: {e}", folder.display())))?;
@@ -230,7 +238,8 @@ fn new_key() -> String {
 }
 
 fn name(id: &str) -> Result<ClientId, Fault> {
-    let form = "a client's name is 1 to 64 of the characters a-z, 0-9 and `-`";
+    let form =
+        "a client's name is 1 to 64 of the characters a-z, 0-9 and `-`, and not `none` or `other`";
     ClientId::new(id).ok_or_else(|| Fault::Failed(form.to_owned()))
 }
 

@@ -106,9 +106,14 @@ impl Report {
         writeln!(text, "| what | how much |\n|---|---|")?;
         writeln!(
             text,
-            "| time, seed | {} min, {} |",
+            "| time, seed, build | {} min, {}, {} |",
             self.time.as_secs() / 60,
-            self.seed
+            self.seed,
+            if cfg!(debug_assertions) {
+                "debug"
+            } else {
+                "release"
+            }
         )?;
         writeln!(text, "| requests | {requests} |")?;
         writeln!(

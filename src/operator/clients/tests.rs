@@ -112,10 +112,27 @@ fn what_is_asked_for_is_what_the_file_says() {
         expires: Some("soon\n- id: x".to_owned()),
         ..office.add("b")
     };
-    assert!(why(run(&Command::Add(bad))).contains("a day is expected"));
+    let said = why(run(&Command::Add(bad)));
+    assert!(
+        said.starts_with("nothing was changed; the new client:"),
+        "{said}"
+    );
+    assert!(said.contains("a day is expected"), "{said}");
     assert!(why(run(&Command::Add(office.add("A b")))).contains("a-z, 0-9"));
     assert!(why(run(&Command::Add(office.add("0")))).contains("already"));
     assert_eq!(office.names(), ["lab-7", "0"]);
+}
+
+#[test]
+fn a_link_to_the_file_stays_one() {
+    let office = Office::new("");
+    let real = office.file().with_file_name("real.yaml");
+    fs::write(&real, "").unwrap();
+    let _ = fs::remove_file(office.file());
+    std::os::unix::fs::symlink(&real, office.file()).unwrap();
+    office.added("lab-7");
+    assert!(office.file().is_symlink());
+    assert!(fs::read_to_string(&real).unwrap().contains("lab-7"));
 }
 
 #[test]
