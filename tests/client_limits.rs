@@ -17,7 +17,7 @@ async fn a_client_beyond_a_limit_is_told_which_and_when_it_ends() {
         ("day", ", tokens_per_day: 1_2"),
         ("past", ", expires: 2026-01-31"),
         ("models", ", models: [\"gpt-*\", \"!gpt-sim\"]"),
-        ("other", ""),
+        ("neighbour", ""),
     ];
     for speaks in Speaks::ALL {
         let (mut berth, upstream, _) = start(speaks, &section(&clients)).await;
@@ -92,7 +92,7 @@ async fn a_client_beyond_a_limit_is_told_which_and_when_it_ends() {
         }
         // A client's limit is nobody else's.
         assert_eq!(
-            berth.ask(speaks.request(&bearer("other"))).await.status,
+            berth.ask(speaks.request(&bearer("neighbour"))).await.status,
             200
         );
         assert!(upstream.accepted() <= asked + 1);
@@ -137,7 +137,7 @@ async fn a_list_of_models_has_no_way_around() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_is_in_flight_until_its_answer_has_ended() {
-    let clients = [("one", ", max_in_flight: 1"), ("other", "")];
+    let clients = [("one", ", max_in_flight: 1"), ("neighbour", "")];
     let (mut berth, _upstream, ends) = start(Speaks::OpenAi, &section(&clients)).await;
     let stream = post("/v1/responses", &bearer("one"), body("/v1/responses", true));
     let mut running = berth.connect().await;

@@ -295,7 +295,12 @@ impl<'a> Reading<'a> {
         );
         let expires = raw.expires.take(report).map(|placed| placed.value);
         let (id, key) = (id?, key?);
-        let name = ClientId::new(&id.value.0)?;
+        let Some(name) = ClientId::new(&id.value.0) else {
+            let text = "`none` and `other` are no names for a client: in the metrics they stand for requests without a \
+                        key and for the rest of a list; take another name";
+            report.problem(id.at, text);
+            return None;
+        };
         if !self.ids.insert(name.clone()) {
             let text =
                 format!("the id `{name}` is already taken by another client; ids are unique");
