@@ -258,8 +258,10 @@ impl Berth {
         loop {
             let text = std::fs::read_to_string(&path).unwrap_or_default();
             let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+            // A process that opens the file while another writes to it may begin with an empty line.
             let read: Vec<Value> = whole
                 .lines()
+                .filter(|line| !line.is_empty())
                 .map(|line| serde_json::from_str(line).unwrap())
                 .collect();
             if read.len() >= lines {

@@ -192,7 +192,12 @@ fn audit_of(berth: &Berth) -> (BTreeMap<String, u64>, BTreeSet<String>) {
     let file = std::fs::File::open(berth.folder().join("audit.jsonl")).unwrap();
     let (mut attempts, mut told) = (BTreeMap::new(), BTreeSet::new());
     for line in BufReader::new(file).lines() {
-        let line: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        let line = line.unwrap();
+        if line.is_empty() {
+            // Of a process that began while another wrote.
+            continue;
+        }
+        let line: Value = serde_json::from_str(&line).unwrap();
         for attempt in line["attempts"].as_array().unwrap() {
             let verdict = attempt["verdict"].as_str().unwrap().to_owned();
             *attempts.entry(verdict).or_default() += 1;
