@@ -53,10 +53,7 @@ pub fn live(bench: &mut Bench) {
             who.name().to_owned(),
             spread(&of(*who, |it| it.memory)),
             spread(&of(*who, |it| it.gap)),
-            of(*who, |it| it.errors as f64)
-                .iter()
-                .sum::<f64>()
-                .to_string(),
+            sum(&of(*who, |it| it.errors as f64)),
         ]
     });
     let rows = rows.collect();
@@ -77,17 +74,13 @@ pub fn live(bench: &mut Bench) {
         1.0,
         " ms",
     );
-    let (berth, bare) = (
-        of(Who::Berth, |it| it.memory),
-        of(Who::Bare, |it| it.memory),
-    );
-    let shown = |of: &[f64]| format!("{} MiB", written(median(of)));
-    bench.report.at_most(
+    let memory = |who| of(who, |it| it.memory);
+    let of_both = (memory(Who::Berth), memory(Who::Bare));
+    against_bare(
+        bench,
         "memory of 1,000 live streams, against bare Pingora",
-        (&shown(&berth), &shown(&bare)),
-        ratio(&berth, &bare),
+        of_both,
         1.4,
-        " x",
     );
 }
 
@@ -115,10 +108,7 @@ pub fn held(bench: &mut Bench) {
             who.name().to_owned(),
             spread(&of(*who, |it| it.memory)),
             spread(&of(*who, |it| it.left)),
-            of(*who, |it| it.errors as f64)
-                .iter()
-                .sum::<f64>()
-                .to_string(),
+            sum(&of(*who, |it| it.errors as f64)),
         ]
     });
     let rows = rows.collect();
@@ -130,22 +120,19 @@ pub fn held(bench: &mut Bench) {
         columns: ["", "memory, MiB", "left, MiB", "failed"].map(str::to_owned).into(),
         rows,
     });
-    let (berth, bare) = (
-        of(Who::Berth, |it| it.memory),
-        of(Who::Bare, |it| it.memory),
-    );
-    let shown = |of: &[f64]| format!("{} MiB", written(median(of)));
-    bench.report.at_most(
+    let memory = |who| of(who, |it| it.memory);
+    let berth = memory(Who::Berth);
+    let of_both = (berth.clone(), memory(Who::Bare));
+    against_bare(
+        bench,
         "memory of 1,000 held streams, against bare Pingora",
-        (&shown(&berth), &shown(&bare)),
-        ratio(&berth, &bare),
+        of_both,
         1.6,
-        " x",
     );
     let left = of(Who::Berth, |it| it.left);
     bench.report.at_most(
         "of that, not given back twelve seconds after their end",
-        (&shown(&left), &shown(&of(Who::Bare, |it| it.left))),
+        (&mebibytes(&left), &mebibytes(&of(Who::Bare, |it| it.left))),
         ratio(&left, &berth),
         0.25,
         " x",
@@ -179,4 +166,23 @@ fn fresh<T>(
 fn memory(contender: &Contender) -> f64 {
     let process = contender.process.as_ref();
     process.map_or(f64::NAN, |it| it.memory() as f64 / MIB)
+}
+
+/// What berth takes of it, as a multiple of what bare Pingora takes.
+fn against_bare(bench: &mut Bench, what: &str, (berth, bare): (Vec<f64>, Vec<f64>), limit: f64) {
+    bench.report.at_most(
+        what,
+        (&mebibytes(&berth), &mebibytes(&bare)),
+        ratio(&berth, &bare),
+        limit,
+        " x",
+    );
+}
+
+fn mebibytes(of: &[f64]) -> String {
+    format!("{} MiB", written(median(of)))
+}
+
+fn sum(of: &[f64]) -> String {
+    of.iter().sum::<f64>().to_string()
 }
