@@ -196,12 +196,7 @@ fn uses(pid: u32) -> Uses {
 async fn is_idle(berth: &Berth, sim: &Sim) {
     let since = Instant::now();
     loop {
-        let busy: Vec<_> = berth
-            .series("berth_in_flight")
-            .await
-            .into_iter()
-            .filter(|(_, value)| *value != 0.0)
-            .collect();
+        let busy = berth.in_flight().await;
         if busy.is_empty() {
             break;
         }
