@@ -1,4 +1,4 @@
-//! One attempt: one request to one credential, as a subrequest of the client's.
+//! One attempt: one request to one credential.
 //!
 //! ```text
 //!   unsent ── connected ──▶ sent ── head ──▶ held ── commit ──▶ committed
@@ -6,24 +6,19 @@
 //!     └──────── broken ──────┴──── broken, refused, expired ──▶ dropped
 //! ```
 //!
-//! The attempt's pingora phases run inside a future that is polled here, in the client's own task:
-//! dropping it ends the attempt at once, connection and all, which is what a refusal, a client that
-//! left and a limit have in common. [`Attempt::hold`] decides; `delivery` takes over from there. An
-//! attempt that has been committed is consumed, so failing over after output does not compile.
+//! The exchange with the upstream is polled here, in the client's own task: dropping it ends the attempt
+//! at once, connection and all, which is what a refusal, a client that left and a limit have in common.
+//! [`Attempt::hold`] decides; `delivery` takes over from there. An attempt that has been committed is
+//! consumed, so failing over after output does not compile.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::HeaderMap;
 use pingora::http::ResponseHeader;
-use pingora::protocols::http::HttpTask;
 use pingora::proxy::Session;
-use pingora::proxy::subrequest::{BodyMode, Ctx as SubrequestCtx};
-use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
 
 use crate::admission::Endpoint;
@@ -34,9 +29,10 @@ use crate::admission::share::Client;
 use crate::pool::{MemoryBudget, Reservation};
 
 use super::body::{BodyFault, Next, Source};
+use super::exchange::{Exchange, Sign, Upload, Way};
 use super::head::{self, Head};
-use super::headers::{self, Framing};
-use super::task::{Report, Task};
+use super::headers;
+use super::report::Report;
 
 /// How long a piece of a request's body may wait for the upstream, or for the client that streams it.
 /// Chosen: who moves not a byte for a minute is gone.
@@ -113,14 +109,10 @@ pub(super) enum Event {
 
 /// A request on its way to one credential.
 pub struct Attempt {
-    run: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    tasks: mpsc::Receiver<HttpTask>,
-    /// Kept to the end: without it the subrequest takes its client for gone.
-    body: mpsc::Sender<HttpTask>,
-    /// The upstream takes no more of the body.
-    refused_body: bool,
-    /// Resolves when the upstream is there to take a body: not a byte of it is handed on before.
-    wanted: Option<oneshot::Receiver<()>>,
+    exchange: Exchange,
+    upload: Upload,
+    /// The upstream is there to take a body: not a byte of it is handed on before.
+    wants_body: bool,
     source: Source,
     timer: Pin<Box<Sleep>>,
     purpose: Purpose,
@@ -129,7 +121,7 @@ pub struct Attempt {
     /// When the last piece of the body was handed on.
     progressed: Instant,
     sent: Option<Instant>,
-    report: Arc<Report>,
+    report: Report,
     held: Option<Holding>,
     /// The held bytes' share of the memory.
     share: Option<Reservation>,
@@ -146,39 +138,28 @@ pub(super) struct Holding {
 }
 
 impl Attempt {
-    /// Starts an attempt; `None` where pingora gives no spawner, which it always does.
+    /// Starts an attempt, in a place of its own: it is handed on several times, and the futures that do so
+    /// would each keep room for it.
     pub fn start(
-        session: &Session,
-        task: Task,
+        way: pingora::Result<Way>,
         source: Source,
         purpose: Purpose,
         times: Times,
-    ) -> Option<Attempt> {
-        let spawner = session.subrequest_spawner.as_ref()?;
-        let report = task.report.clone();
-        let mode = match task.framing {
-            Framing::Empty => BodyMode::NoBody,
-            Framing::Length(_) | Framing::AsCame => BodyMode::ExpectBody,
-        };
-        let ctx = SubrequestCtx::builder()
-            .body_mode(mode)
-            .user_ctx(Box::new(Some(task)))
-            .build();
-        let (prepared, handle) = spawner.create_subrequest(session.as_downstream(), ctx);
+    ) -> Box<Attempt> {
+        let has_body = way.as_ref().is_ok_and(|way| way.has_body);
+        let (exchange, upload) = Exchange::start(way);
         let started = Instant::now();
-        Some(Attempt {
-            run: Some(Box::pin(prepared.run())),
-            tasks: handle.rx,
-            body: handle.tx,
-            refused_body: mode == BodyMode::NoBody,
-            wanted: Some(handle.subreq_wants_body),
+        Box::new(Attempt {
+            exchange,
+            upload,
+            wants_body: false,
             source,
             timer: Box::pin(tokio::time::sleep(Duration::from_secs(3600))),
             times,
             started,
             progressed: started,
-            sent: (mode == BodyMode::NoBody).then_some(started),
-            report,
+            sent: (!has_body).then_some(started),
+            report: Report::default(),
             held: None,
             share: Some(purpose.memory.reservation(purpose.client)),
             purpose,
@@ -195,8 +176,6 @@ impl Attempt {
             let deadline = earliest([terminal, self.deadline()]);
             let step = match self.next(session, deadline).await {
                 Event::Sent => Step::Hold,
-                // An answer before there is a connection is pingora's own, not the upstream's.
-                Event::Head(_) if !self.report.was_connected() => return Held::Broken,
                 Event::Head(head) => self.open(head),
                 Event::Piece(piece, last) => {
                     let step = self.take(&piece);
@@ -252,7 +231,7 @@ impl Attempt {
         gate.map_or((0, 0), |gate| (gate.held_frames(), gate.held_bytes()))
     }
 
-    /// What the phases told.
+    /// What became of its connection.
     pub fn report(&self) -> &Report {
         &self.report
     }
@@ -273,21 +252,9 @@ impl Attempt {
         self.held.take()
     }
 
-    /// The attempt is over. Where its answer has been read to the end, pingora is let finish, so that
-    /// the connection can be used again.
-    pub async fn retire(mut self) {
-        let Some(mut run) = self.run.take().filter(|_| self.ended) else {
-            return;
-        };
-        let done = poll_fn(|context| Poll::Ready(run.as_mut().poll(context).is_ready())).await;
-        if !done {
-            // Something is still going up: it ends by itself, or within this time.
-            let rest = async move {
-                let _ = tokio::time::timeout(Duration::from_secs(1), run).await;
-                drop(self);
-            };
-            tokio::spawn(rest);
-        }
+    /// The attempt is over. Where its answer has been read to the end, the connection can be used again.
+    pub async fn retire(self: Box<Self>) {
+        self.exchange.retire().await;
     }
 
     /// Its times.
@@ -300,45 +267,42 @@ impl Attempt {
         self.times.hold = hold;
     }
 
+    /// What has come already, if anything: it can go into the same write as what came before it.
+    pub(super) async fn ready(&mut self) -> Option<Event> {
+        if self.feeds() {
+            return None;
+        }
+        let sign = self.exchange.ready().await?;
+        self.event(sign)
+    }
+
     /// Waits for the next event, while the request body goes up and the client is watched.
     pub(super) async fn next(&mut self, session: &mut Session, deadline: Option<Instant>) -> Event {
         loop {
-            if let Some(deadline) = deadline {
-                let deadline = tokio::time::Instant::from_std(deadline);
-                if self.timer.deadline() != deadline {
-                    self.timer.as_mut().reset(deadline);
-                }
+            // Most deadlines move on with each piece: the timer is not set anew for that, but once it is
+            // over.
+            let deadline = deadline.map(tokio::time::Instant::from_std);
+            let late = |at| self.timer.deadline() > at || self.timer.is_elapsed();
+            if let Some(at) = deadline.filter(|at| late(*at)) {
+                self.timer.as_mut().reset(at);
             }
-            let feeding = !self.refused_body && self.wanted.is_none() && !self.source.is_done();
-            let from_client = feeding && self.source.wants_client();
+            let feeds = self.feeds();
+            let from_client = feeds && self.source.wants_client();
             tokio::select! {
                 biased;
-                task = self.tasks.recv() => match task {
-                    Some(HttpTask::Header(head, _)) if head.status.is_informational() => {}
-                    Some(HttpTask::Header(head, _)) => return Event::Head(head),
-                    Some(HttpTask::Body(piece, last) | HttpTask::UpgradedBody(piece, last)) => {
-                        let piece = piece.unwrap_or_default();
-                        if !piece.is_empty() || last {
-                            return Event::Piece(piece, last);
-                        }
+                sign = self.exchange.next() => {
+                    if let Some(event) = self.event(sign) {
+                        return event;
                     }
-                    Some(HttpTask::Trailer(trailers)) => return Event::End(trailers),
-                    Some(HttpTask::Done) => return Event::End(None),
-                    Some(HttpTask::Failed(_)) => return Event::Broken,
-                    None => {
-                        // The phases may still be about to say why.
-                        if let Some(run) = self.run.take() {
-                            run.await;
-                        }
-                        return Event::Broken;
+                    // Signs that mean nothing may come without an end.
+                    if deadline.is_some_and(|at| at <= tokio::time::Instant::now()) {
+                        return Event::Deadline;
                     }
-                },
-                () = run(&mut self.run), if self.run.is_some() => self.run = None,
-                () = wanted(&mut self.wanted), if self.wanted.is_some() => self.wanted = None,
-                permit = self.body.reserve(), if feeding && !from_client => match permit {
-                    Ok(permit) => {
+                }
+                free = self.upload.is_free(), if feeds && !from_client => match free {
+                    Ok(()) => {
                         if let Next::Piece(piece, last) = self.source.next() {
-                            permit.send(HttpTask::Body(Some(piece), last));
+                            self.upload.hand_on(piece, last);
                             self.progressed = Instant::now();
                             if last {
                                 self.sent = Some(self.progressed);
@@ -346,7 +310,7 @@ impl Attempt {
                             }
                         }
                     }
-                    Err(_) => self.refused_body = true,
+                    Err(()) => self.wants_body = false,
                 },
                 // While a body is still to come, its bytes are not taken for a next request.
                 piece = within(
@@ -369,7 +333,36 @@ impl Attempt {
                         Ok(_) | Err(_) => return Event::ClientGone,
                     }
                 },
-                () = self.timer.as_mut(), if deadline.is_some() => return Event::Deadline,
+                () = self.timer.as_mut(), if deadline.is_some() => {
+                    if deadline.is_some_and(|at| at <= self.timer.deadline()) {
+                        return Event::Deadline;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a piece of the body is to be handed on.
+    fn feeds(&self) -> bool {
+        self.wants_body && !self.source.is_done()
+    }
+
+    /// What a sign of the upstream means for the attempt; `None` where only what is done next.
+    fn event(&mut self, sign: pingora::Result<Sign>) -> Option<Event> {
+        match sign {
+            Ok(Sign::Connected { reused }) => {
+                self.report.connected(reused);
+                self.wants_body = true;
+                None
+            }
+            Ok(Sign::Informational) => None,
+            Ok(Sign::Head(head)) => Some(Event::Head(head)),
+            Ok(Sign::Piece(piece, last)) => Some(Event::Piece(piece, last)),
+            Ok(Sign::End(trailers)) => Some(Event::End(trailers)),
+            Err(error) => {
+                log::debug!(error:? = error.etype(); "an exchange fails");
+                self.report.failed(&error);
+                Some(Event::Broken)
             }
         }
     }
@@ -455,19 +448,5 @@ async fn within<F: Future>(until: Option<Instant>, work: F) -> Option<F::Output>
     match until {
         Some(until) => tokio::time::timeout_at(until.into(), work).await.ok(),
         None => Some(work.await),
-    }
-}
-
-async fn run(run: &mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
-    match run {
-        Some(run) => run.as_mut().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn wanted(wanted: &mut Option<oneshot::Receiver<()>>) {
-    if let Some(wanted) = wanted {
-        // An error means that nobody will ask: the attempt ends, or needs no body.
-        let _ = wanted.await;
     }
 }

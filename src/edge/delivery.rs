@@ -120,9 +120,12 @@ pub enum Change<'a> {
     Failures(&'a ClientErrorCode),
 }
 
+/// Pieces that come at once are written at once, up to this many bytes. Chosen: pingora's own buffer.
+const TOGETHER: usize = 64 * 1024;
+
 /// Delivers a held answer to its end. `None` where there is no head to deliver.
 pub async fn deliver(
-    mut attempt: Attempt,
+    mut attempt: Box<Attempt>,
     session: &mut Session,
     change: Change<'_>,
     additions: &Additions,
@@ -190,17 +193,15 @@ pub async fn deliver(
     let mut writer = Writer {
         document_id,
         bytes: 0,
+        unwritten: 0,
         first: Instant::now(),
     };
     let mut tasks = vec![HttpTask::Header(head, false)];
-    writer.add(&mut tasks, &mut out);
-    if session.write_response_tasks(tasks).await.is_err() {
-        return Some(writer.delivery(End::ClientGone, status, stream, usage, rewritten));
-    }
     let idle = attempt.times().idle;
     let mut last = Instant::now();
     let mut terminal: Option<Instant> = None;
     let end = loop {
+        writer.add(&mut tasks, &mut out);
         match (flow, ending) {
             (_, Some(Ending::Truncated)) => break End::Truncated,
             (Flow::EndNow, _) | (_, Some(Ending::Complete)) => break End::Whole,
@@ -209,9 +210,20 @@ pub async fn deliver(
             }
             (Flow::Continue, None) => {}
         }
-        let event = attempt
-            .next(session, earliest([terminal, Some(last + idle)]))
-            .await;
+        let came = match writer.unwritten < TOGETHER {
+            true => attempt.ready().await,
+            false => None,
+        };
+        let event = match came {
+            Some(event) => event,
+            None => {
+                if writer.write(session, &mut tasks).await.is_err() {
+                    break End::ClientGone;
+                }
+                let deadline = earliest([terminal, Some(last + idle)]);
+                attempt.next(session, deadline).await
+            }
+        };
         match event {
             Event::Piece(piece, is_last) => {
                 last = Instant::now();
@@ -251,11 +263,6 @@ pub async fn deliver(
             Event::ClientGone => break End::ClientGone,
             Event::Sent => {}
         }
-        let mut tasks = Vec::with_capacity(out.len());
-        writer.add(&mut tasks, &mut out);
-        if !tasks.is_empty() && session.write_response_tasks(tasks).await.is_err() {
-            break End::ClientGone;
-        }
     };
     let end = match end {
         End::Whole => {
@@ -268,13 +275,17 @@ pub async fn deliver(
                 }
                 None => HttpTask::Done,
             };
-            match session.write_response_tasks(vec![last]).await {
+            tasks.push(last);
+            match writer.write(session, &mut tasks).await {
                 Err(_) if !has_all(&stream) => End::ClientGone,
                 Ok(_) | Err(_) if stream.failure().is_some() => End::Failed,
                 Ok(_) | Err(_) => End::Whole,
             }
         }
-        other => other,
+        other => match writer.write(session, &mut tasks).await {
+            Ok(()) => other,
+            Err(_) => End::ClientGone,
+        },
     };
     attempt.retire().await;
     Some(writer.delivery(end, status, stream, usage, rewritten))
@@ -288,6 +299,8 @@ fn has_all(stream: &Stream) -> bool {
 struct Writer {
     document_id: Option<String>,
     bytes: u64,
+    /// Of them, what waits to be written with what came along.
+    unwritten: usize,
     first: Instant,
 }
 
@@ -296,9 +309,23 @@ impl Writer {
         for piece in out.drain(..) {
             if !piece.is_empty() {
                 self.bytes += piece.len() as u64;
+                self.unwritten += piece.len();
                 tasks.push(HttpTask::Body(Some(piece), false));
             }
         }
+    }
+
+    /// Writes what there is, in one write.
+    async fn write(
+        &mut self,
+        session: &mut Session,
+        tasks: &mut Vec<HttpTask>,
+    ) -> pingora::Result<()> {
+        self.unwritten = 0;
+        if !tasks.is_empty() {
+            session.write_response_tasks(std::mem::take(tasks)).await?;
+        }
+        Ok(())
     }
 
     fn delivery(

@@ -165,10 +165,7 @@ impl<'a> Course<'a> {
         let Some(upstream) = self.edge.upstream(lease.credential().index()) else {
             return Step::Served(self.give_up(session, None).await);
         };
-        let (mut attempt, held) = match self.connect(session, upstream, &lease).await {
-            Some(connected) => connected,
-            None => return Step::Served(Served::Broken),
-        };
+        let (mut attempt, held) = self.connect(session, upstream, &lease).await;
         let name = CredentialName(lease.credential().id().clone());
         if let Some(head) = attempt.head() {
             let trail = &self.edge.trail;
@@ -290,7 +287,7 @@ impl<'a> Course<'a> {
     async fn refused(
         mut self: Box<Self>,
         session: &mut Session,
-        attempt: Attempt,
+        attempt: Box<Attempt>,
         lease: Arc<Lease>,
         name: &CredentialName,
         refusal: Box<Refusal>,
@@ -412,7 +409,7 @@ impl<'a> Course<'a> {
     async fn deliver(
         mut self: Box<Self>,
         session: &mut Session,
-        attempt: Attempt,
+        attempt: Box<Attempt>,
         reason: CommitReason,
         name: &CredentialName,
         (verdict, refusal): (Verdict, Option<&Refusal>),

@@ -106,23 +106,21 @@ pub fn to_upstream(
     framing: Framing,
     plain: bool,
 ) -> pingora::Result<()> {
-    for name in nominated(&request.headers) {
-        request.remove_header(&name);
-    }
     let framed = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING].map(|name| {
         let value = request.headers.get(&name).cloned();
         (name, value)
     });
-    for name in ENDS_HERE {
-        request.remove_header(name);
-    }
-    let forwarded: Vec<HeaderName> = request
+    let ends_here = |name: &HeaderName| {
+        let text = name.as_str();
+        ENDS_HERE.contains(&text) || text.starts_with("x-forwarded-") || is_ours(name)
+    };
+    let ending: Vec<HeaderName> = request
         .headers
         .keys()
-        .filter(|name| name.as_str().starts_with("x-forwarded-") || is_ours(name))
+        .filter(|name| ends_here(name))
         .cloned()
         .collect();
-    for name in forwarded {
+    for name in nominated(&request.headers).into_iter().chain(ending) {
         request.remove_header(&name);
     }
     if plain {
@@ -169,18 +167,13 @@ pub fn to_upstream(
     Ok(())
 }
 
-/// Makes the head of an attempt say what its body says: it is framed so, is not packed, and names the
-/// model `name`.
+/// Makes the head of an attempt say what its body says: it is not packed, and names the model `name`.
 ///
 /// # Errors
 ///
 /// The name cannot stand in a header, which the configuration makes impossible.
-pub fn rename(request: &mut RequestHeader, name: &str, framing: Framing) -> pingora::Result<()> {
+pub fn rename(request: &mut RequestHeader, name: &str) -> pingora::Result<()> {
     request.remove_header(&header::CONTENT_ENCODING);
-    if let Framing::Length(length) = framing {
-        request.remove_header(&header::TRANSFER_ENCODING);
-        request.insert_header(header::CONTENT_LENGTH, length)?;
-    }
     if request.remove_header(ROUTING_HINT).is_some() {
         request.insert_header(ROUTING_HINT, format!("model={name}"))?;
     }

@@ -1,20 +1,16 @@
-//! berth as pingora sees it: one `ProxyHttp` for the client's request and for its attempts.
+//! berth as pingora sees it: a `ProxyHttp`.
 //!
 //! In mode `enforce` a client's request never reaches pingora's own path to an upstream: it is served
-//! from `request_filter`, and each attempt comes back here as a subrequest, told apart by its user
-//! context. In `observe` and `off` it is the other way round (`clean`).
+//! from `request_filter`, attempts and all. In `observe` and `off` it is the other way round (`clean`).
 
 use std::ops::Deref;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::Version;
-use http::header;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::prelude::HttpPeer;
-use pingora::protocols::Digest;
 use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use pingora::{Error, ErrorType};
 
@@ -22,11 +18,9 @@ use crate::admission::policy::Mode;
 
 use super::clean::Clean;
 use super::connection::HeadRead;
-use super::headers;
-use super::request::{Served, TURN_STATE};
+use super::request::Served;
 use super::state::Edge;
 use super::tale::Tale;
-use super::task::Task;
 
 /// What is given to bytes that were delivered before their stream is reset.
 const FLUSH: std::time::Duration = std::time::Duration::from_millis(20);
@@ -42,8 +36,6 @@ pub enum Ctx {
     Request,
     /// A client's request on pingora's own path.
     Clean(Box<Clean>),
-    /// An attempt.
-    Attempt(Box<Task>),
 }
 
 impl Proxy {
@@ -88,35 +80,7 @@ impl ProxyHttp for Proxy {
         }
     }
 
-    async fn early_request_filter(
-        &self,
-        session: &mut Session,
-        ctx: &mut Ctx,
-    ) -> pingora::Result<()> {
-        let attempt = session
-            .subrequest_ctx
-            .as_mut()
-            .and_then(|ctx| ctx.user_ctx_mut())
-            .and_then(|user| user.downcast_mut::<Option<Task>>())
-            .and_then(Option::take);
-        if let Some(task) = attempt {
-            if let Some(model) = &task.renamed {
-                // Before the body is looked at: pingora reads of it what the head says.
-                headers::rename(session.req_header_mut(), model, task.framing)?;
-            }
-            *ctx = Ctx::Attempt(Box::new(task));
-        }
-        Ok(())
-    }
-
-    fn allow_spawning_subrequest(&self, session: &Session, _: &Ctx) -> bool {
-        session.subrequest_ctx.is_none()
-    }
-
     async fn request_filter(&self, session: &mut Session, ctx: &mut Ctx) -> pingora::Result<bool> {
-        if matches!(ctx, Ctx::Attempt(_)) {
-            return Ok(false);
-        }
         // Bytes of a next request are not a client that misbehaves.
         session.set_pipelining_enabled(true);
         let tale = Tale::begin(session);
@@ -124,7 +88,6 @@ impl ProxyHttp for Proxy {
             return self.clean(session, tale, ctx).await;
         }
         *ctx = Ctx::Request;
-        as_http1(session)?;
         match self.serve(session, tale).await {
             Served::Whole => Ok(true),
             Served::Broken => {
@@ -144,10 +107,6 @@ impl ProxyHttp for Proxy {
         ctx: &mut Ctx,
     ) -> pingora::Result<Box<HttpPeer>> {
         let peer = match ctx {
-            Ctx::Attempt(task) => {
-                let credential = task.lease.credential().index();
-                task.upstream.peer(credential, task.connection)
-            }
             Ctx::Clean(clean) => clean.peer(),
             Ctx::New | Ctx::Request => None,
         };
@@ -160,21 +119,6 @@ impl ProxyHttp for Proxy {
         }
     }
 
-    async fn connected_to_upstream(
-        &self,
-        _: &mut Session,
-        reused: bool,
-        _: &HttpPeer,
-        _: std::os::unix::io::RawFd,
-        _: Option<&Digest>,
-        ctx: &mut Ctx,
-    ) -> pingora::Result<()> {
-        if let Ctx::Attempt(task) = ctx {
-            task.report.connected(reused);
-        }
-        Ok(())
-    }
-
     async fn upstream_request_filter(
         &self,
         _: &mut Session,
@@ -182,20 +126,6 @@ impl ProxyHttp for Proxy {
         ctx: &mut Ctx,
     ) -> pingora::Result<()> {
         match ctx {
-            Ctx::Attempt(task) => {
-                if !task.keeps_turn_state {
-                    request.remove_header(TURN_STATE);
-                }
-                headers::to_upstream(
-                    request,
-                    &task.upstream,
-                    task.lease.secrets(),
-                    &task.below,
-                    task.query.as_deref(),
-                    task.framing,
-                    task.plain,
-                )
-            }
             Ctx::Clean(clean) => clean.request(request),
             Ctx::New | Ctx::Request => Self::error("a request without a credential"),
         }
@@ -269,12 +199,9 @@ impl ProxyHttp for Proxy {
         _: &HttpPeer,
         _: &mut Session,
         mut error: Box<Error>,
-        ctx: &mut Ctx,
+        _: &mut Ctx,
         _: bool,
     ) -> Box<Error> {
-        if let Ctx::Attempt(task) = ctx {
-            task.report.failed(&error);
-        }
         error.set_retry(false);
         error
     }
@@ -286,31 +213,11 @@ impl ProxyHttp for Proxy {
         ctx: &mut Ctx,
     ) -> FailToProxy {
         match ctx {
-            Ctx::Attempt(task) => task.report.failed(error),
-            Ctx::Clean(clean) => return clean.fail(self, session, error).await,
-            Ctx::New | Ctx::Request => {}
-        }
-        FailToProxy {
-            error_code: 0,
-            can_reuse_downstream: false,
+            Ctx::Clean(clean) => clean.fail(self, session, error).await,
+            Ctx::New | Ctx::Request => FailToProxy {
+                error_code: 0,
+                can_reuse_downstream: false,
+            },
         }
     }
-}
-
-/// A subrequest is made from HTTP/1 text: a request that came by HTTP/2 is given the form.
-fn as_http1(session: &mut Session) -> pingora::Result<()> {
-    let has_body = !session.is_body_empty();
-    let request = session.req_header_mut();
-    if request.version != Version::HTTP_2 {
-        return Ok(());
-    }
-    // HTTP/2 needs no length, and HTTP/1 text without any framing has no body.
-    if has_body && !request.headers.contains_key(header::CONTENT_LENGTH) {
-        request.insert_header(header::TRANSFER_ENCODING, "chunked")?;
-    }
-    if let Some(authority) = request.uri.authority().map(|a| a.as_str().to_owned()) {
-        request.insert_header(header::HOST, authority)?;
-    }
-    request.set_version(Version::HTTP_11);
-    Ok(())
 }

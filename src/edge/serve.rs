@@ -9,6 +9,7 @@ use pingora::server::configuration::ServerConf;
 
 use super::proxy::Proxy;
 use super::state::{Edge, look_up};
+use super::upstream::IDLE_UPSTREAM;
 
 /// The edge, as pingora serves it.
 pub type Application = HttpProxy<Proxy>;
@@ -41,9 +42,6 @@ fn http2(header_bytes: usize) -> H2Options {
         .max_send_buffer_size(SEND_BUFFER);
     options
 }
-
-/// Upstream connections that wait for their next request.
-const IDLE_UPSTREAM: usize = 1024;
 
 /// Requests at once on one connection. Chosen, as most do: what is beyond waits at the client.
 const STREAMS: u32 = 100;

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use pingora::connectors::http::Connector;
 use tokio::sync::{mpsc, watch};
 
 use crate::admission::day::Day;
@@ -27,7 +28,7 @@ use super::news::News;
 use super::owners::Owners;
 use super::places::Places;
 use super::spec::{Limits, RouteSpec, UpstreamSpec};
-use super::upstream::{Upstream, UpstreamError};
+use super::upstream::{IDLE_UPSTREAM, Upstream, UpstreamError, connector};
 use super::waiting::WaitingRoom;
 
 /// What the edge is made from.
@@ -84,6 +85,8 @@ pub struct Edge {
     /// Places for connections.
     pub(super) places: Places,
     draining: watch::Sender<bool>,
+    /// Connects to upstreams, and keeps connections that nobody uses.
+    pub(super) connector: Arc<Connector>,
     /// Another process has taken over, for good.
     pub(super) succeeded: AtomicBool,
     /// Told what happens, once another process has taken over.
@@ -172,6 +175,8 @@ impl Edge {
                 parts.limits.connections,
                 parts.limits.connections_per_address,
             ),
+            // One for each connection: `limits.connections` reckons with as many files.
+            connector: Arc::new(connector(IDLE_UPSTREAM.min(parts.limits.connections))),
             draining: watch::Sender::new(false),
             succeeded: AtomicBool::new(false),
             heir: RwLock::new(None),

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use pingora::connectors::ConnectorOptions;
+use pingora::connectors::http::Connector;
 use pingora::protocols::TcpKeepalive;
 use pingora::protocols::tls::CaType;
 use pingora::tls::{CertificateDer, RootCertStore};
@@ -30,6 +32,9 @@ pub const LOOK_UP_EVERY: Duration = Duration::from_secs(30);
 /// so that a request seldom meets a connection that is just being closed.
 const IDLE_POOLED: Duration = Duration::from_secs(50);
 
+/// Upstream connections that wait for their next request.
+pub const IDLE_UPSTREAM: usize = 1024;
+
 /// How long one write may wait for the upstream to take bytes. Chosen: an upstream that takes not a
 /// byte for a minute is gone.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -39,6 +44,11 @@ const H2_STREAMS: usize = 32;
 
 /// No more addresses of one name are kept.
 const MOST_ADDRESSES: usize = 64;
+
+/// What connects to upstreams, and keeps up to `idle` connections that nobody uses.
+pub fn connector(idle: usize) -> Connector {
+    Connector::new(Some(ConnectorOptions::new(idle)))
+}
 
 /// An upstream.
 pub struct Upstream {

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use http::{Version, header};
 use pingora::proxy::Session;
+use pingora::{Error, ErrorType};
 
 use super::Course;
 use crate::edge::attempt::{Attempt, Held, Purpose, Times};
 use crate::edge::delivery::bounded;
-use crate::edge::headers::Framing;
-use crate::edge::task::{Report, Task};
+use crate::edge::exchange::Way;
+use crate::edge::headers::{self, Framing};
+use crate::edge::request::TURN_STATE;
 use crate::edge::upstream::{Connection, Upstream};
 use crate::pool::Lease;
 
@@ -20,16 +23,16 @@ impl Course<'_> {
         session: &mut Session,
         upstream: &Arc<Upstream>,
         lease: &Arc<Lease>,
-    ) -> Option<(Attempt, Held)> {
+    ) -> (Box<Attempt>, Held) {
         let mut connection = Connection::Any;
         let mut addresses = upstream.addresses();
         loop {
-            let task = self.task(upstream, lease, connection);
+            let way = self.way(session, upstream, lease, connection);
             let (purpose, times) = (self.purpose(upstream, lease), self.times(upstream));
-            let mut attempt = Attempt::start(session, task, self.body.source(), purpose, times)?;
+            let mut attempt = Attempt::start(way, self.body.source(), purpose, times);
             let held = attempt.hold(session).await;
             if !matches!(held, Held::Broken) {
-                return Some((attempt, held));
+                return (attempt, held);
             }
             let report = attempt.report();
             let dead = report.was_dead()
@@ -42,30 +45,49 @@ impl Course<'_> {
             } else if !report.was_connected() && addresses > 1 {
                 addresses -= 1;
             } else {
-                return Some((attempt, held));
+                return (attempt, held);
             }
         }
     }
 
-    fn task(&self, upstream: &Arc<Upstream>, lease: &Arc<Lease>, connection: Connection) -> Task {
+    fn way(
+        &self,
+        session: &Session,
+        upstream: &Upstream,
+        lease: &Lease,
+        connection: Connection,
+    ) -> pingora::Result<Way> {
         let length = self.body.bytes().len();
         let framing = match (self.body.is_whole(), length) {
             (true, 0) => Framing::Empty,
             (true, length) => Framing::Length(length),
             (false, _) => Framing::AsCame,
         };
-        Task {
-            upstream: upstream.clone(),
-            lease: lease.clone(),
-            below: self.plan.below.clone(),
-            query: self.plan.query.clone(),
-            framing,
-            plain: true,
-            renamed: self.fell_back_to(),
-            keeps_turn_state: self.keeps_turn_state(lease),
-            connection,
-            report: Arc::new(Report::default()),
+        let mut head = Box::new(session.req_header().clone());
+        if let Some(model) = self.fell_back_to() {
+            headers::rename(&mut head, &model)?;
         }
+        if !self.keeps_turn_state(lease) {
+            head.remove_header(TURN_STATE);
+        }
+        let (below, query) = (&self.plan.below, self.plan.query.as_deref());
+        let secrets = lease.secrets();
+        headers::to_upstream(&mut head, upstream, secrets, below, query, framing, true)
+            .map_err(|e| e.into_down())?;
+        head.set_version(Version::HTTP_11);
+        let framed = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
+        if framing == Framing::AsCame && !framed.iter().any(|it| head.headers.contains_key(it)) {
+            // HTTP/2 needs no length, and HTTP/1 without any framing has no body.
+            head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
+        }
+        let peer = upstream.peer(lease.credential().index(), connection);
+        let unknown = "the upstream's name has no known address";
+        Ok(Way {
+            pool: self.edge.connector.clone(),
+            peer: peer.ok_or_else(|| Error::explain(ErrorType::ConnectNoRoute, unknown))?,
+            head,
+            has_body: framing != Framing::Empty,
+        })
     }
 
     fn purpose(&self, upstream: &Upstream, lease: &Lease) -> Purpose {

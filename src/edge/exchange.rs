@@ -1,0 +1,410 @@
+//! One request and its answer on one connection to an upstream.
+//!
+//! pingora brings connections, their pool and the protocols; what is here is the order of things. The
+//! request goes up in a future of its own, so that no write is given up half-way, and what the upstream
+//! says meanwhile comes out beside it. Once all of it is up the answer is read where it is wanted, with
+//! no task and no channel in between.
+//!
+//! Dropping an exchange ends it at once, connection and all. Only one whose answer was read to its end
+//! gives its connection back ([`Exchange::retire`]).
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use h2::SendStream;
+use http::{HeaderMap, Method, StatusCode, Uri, Version, header};
+use pingora::connectors::http::Connector;
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::http::HttpTask;
+use pingora::protocols::http::client::HttpSession;
+use pingora::protocols::http::v1::client::HttpSession as Http1;
+use pingora::protocols::http::v2::client::Http2Session as Http2;
+use pingora::protocols::http::v2::write_body;
+use pingora::upstreams::peer::{ALPN, HttpPeer, Peer};
+use pingora::{Error, ErrorType, Result};
+use tokio::sync::mpsc;
+
+/// What an upstream may have said before it is heard, while its request is still going up.
+const UNHEARD: usize = 4;
+
+/// Where a request goes, and how.
+pub struct Way {
+    /// What connects, and keeps connections for the next one.
+    pub pool: Arc<Connector>,
+    /// To whom.
+    pub peer: HttpPeer,
+    /// The head, as HTTP/1.1 would have it.
+    pub head: Box<RequestHeader>,
+    /// Whether a body follows.
+    pub has_body: bool,
+}
+
+/// What comes from an upstream.
+#[derive(Debug)]
+pub enum Sign {
+    /// It is there, and wants the body. `reused` says that others were served on this connection before.
+    Connected {
+        /// Not a new connection.
+        reused: bool,
+    },
+    /// A head that is not the answer's yet.
+    Informational,
+    /// The answer's head.
+    Head(Box<ResponseHeader>),
+    /// A piece of its body; `true` says that it is the last.
+    Piece(Bytes, bool),
+    /// The end of the answer, with trailers.
+    End(Option<Box<HeaderMap>>),
+}
+
+/// A request on its way, and its answer on the way back.
+pub struct Exchange {
+    stage: Stage,
+    /// What came while the request was going up.
+    signs: mpsc::Receiver<Sign>,
+}
+
+/// Takes the body of a request, piece by piece. None is handed on before the one before it was taken.
+pub struct Upload(Option<mpsc::Sender<(Bytes, bool)>>);
+
+impl Upload {
+    /// Waits until the next piece can be handed on. An error means that the upstream takes no more.
+    pub async fn is_free(&self) -> Result<(), ()> {
+        match &self.0 {
+            Some(body) => body.reserve().await.map(drop).map_err(drop),
+            None => Err(()),
+        }
+    }
+
+    /// Hands on a piece, after [`Upload::is_free`]; `last` says that nothing follows.
+    pub fn hand_on(&mut self, piece: Bytes, last: bool) {
+        if let Some(body) = &self.0 {
+            // It is free, or nobody takes it any more, which the next question tells.
+            let _ = body.try_send((piece, last));
+        }
+        if last {
+            self.0 = None;
+        }
+    }
+}
+
+enum Stage {
+    Sending(Pin<Box<dyn Future<Output = Result<Line>> + Send>>),
+    Reading(Line),
+    /// What was wrong, until it is told.
+    Broken(Option<Box<Error>>),
+}
+
+impl Exchange {
+    /// Starts to send. An error in `way` is the first thing that comes of it.
+    pub fn start(way: Result<Way>) -> (Exchange, Upload) {
+        let has_body = way.as_ref().is_ok_and(|way| way.has_body);
+        let (told, signs) = mpsc::channel(UNHEARD);
+        let (body, pieces) = match has_body {
+            true => Some(mpsc::channel(1)).unzip(),
+            false => (None, None),
+        };
+        let stage = match way {
+            Ok(way) => Stage::Sending(Box::pin(send(way, pieces, told))),
+            Err(error) => Stage::Broken(Some(error)),
+        };
+        (Exchange { stage, signs }, Upload(body))
+    }
+
+    /// What comes next. Given up half-way it can be asked again; after an error nothing comes.
+    ///
+    /// # Errors
+    ///
+    /// The exchange failed.
+    pub async fn next(&mut self) -> Result<Sign> {
+        loop {
+            match &mut self.stage {
+                Stage::Sending(up) => tokio::select! {
+                    biased;
+                    line = up => self.stage = match line {
+                        Ok(line) => Stage::Reading(line),
+                        Err(error) => Stage::Broken(Some(error)),
+                    },
+                    Some(sign) = self.signs.recv() => return Ok(sign),
+                },
+                Stage::Reading(line) => {
+                    if let Ok(sign) = self.signs.try_recv() {
+                        return Ok(sign);
+                    }
+                    let read = line.read().await;
+                    if read.is_err() {
+                        self.stage = Stage::Broken(None);
+                    }
+                    return read;
+                }
+                Stage::Broken(error) => {
+                    return match self.signs.try_recv() {
+                        Ok(sign) => Ok(sign),
+                        Err(_) => Err(error.take().unwrap_or_else(over)),
+                    };
+                }
+            }
+        }
+    }
+
+    /// What has come already, if anything has.
+    pub async fn ready(&mut self) -> Option<Result<Sign>> {
+        let mut next = pin!(self.next());
+        let polled = poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await;
+        match polled {
+            Poll::Ready(sign) => Some(sign),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Gives the connection back to those that come after, where nothing of this exchange is left on it.
+    pub async fn retire(self) {
+        if let Stage::Reading(line) = self.stage
+            && line.is_over
+            && line.broken.is_none()
+        {
+            let idle = line.peer.idle_timeout();
+            let pool = line.pool;
+            pool.release_http_session(line.session, &*line.peer, idle)
+                .await;
+        }
+    }
+}
+
+/// A connection while a request is on it.
+struct Line {
+    session: HttpSession,
+    pool: Arc<Connector>,
+    peer: Box<HttpPeer>,
+    /// The answer has been read to its end.
+    is_over: bool,
+    /// The request could not be sent to its end. The answer may be there all the same.
+    broken: Option<Box<Error>>,
+}
+
+/// Connects and sends. `told` hears what the upstream says until everything is sent.
+async fn send(
+    way: Way,
+    pieces: Option<mpsc::Receiver<(Bytes, bool)>>,
+    told: mpsc::Sender<Sign>,
+) -> Result<Line> {
+    let Way {
+        pool, peer, head, ..
+    } = way;
+    let peer = Box::new(peer);
+    // In a box: what it takes to connect is not needed for the rest of the request.
+    let connected = Box::pin(pool.get_http_session(&*peer)).await;
+    let (mut session, reused) = connected.map_err(|e| e.into_up())?;
+    let _ = told.send(Sign::Connected { reused }).await;
+    let ends = pieces.is_none();
+    let writer = match &mut session {
+        HttpSession::H1(http1) => {
+            http1.write_timeout = peer.options.write_timeout;
+            http1.write_request_header(head).await.map_err(whose)?;
+            None
+        }
+        HttpSession::H2(http2) => {
+            let head = Box::new(for_http2(*head, peer.is_tls())?);
+            http2.write_request_header(head, ends).map_err(whose)?;
+            http2.take_request_body_writer()
+        }
+        HttpSession::Custom(()) => return Err(over()),
+    };
+    let mut line = Line {
+        session,
+        pool,
+        peer,
+        is_over: false,
+        broken: None,
+    };
+    if let Some(pieces) = pieces {
+        let sent = match writer {
+            None => line.send_http1(pieces, &told).await?,
+            Some(writer) => line.send_http2(writer, pieces, &told).await?,
+        };
+        line.broken = sent.err();
+    }
+    Ok(line)
+}
+
+impl Line {
+    /// Sends the body over HTTP/1. The outer error is a failure to read, the inner one to write: an
+    /// upstream that takes no more of a body may have said why.
+    async fn send_http1(
+        &mut self,
+        mut pieces: mpsc::Receiver<(Bytes, bool)>,
+        told: &mpsc::Sender<Sign>,
+    ) -> Result<Result<()>> {
+        loop {
+            let (piece, last) = tokio::select! {
+                piece = pieces.recv() => piece.ok_or_else(over)?,
+                sign = self.read(), if !self.is_over => {
+                    let _ = told.send(sign?).await;
+                    continue;
+                }
+            };
+            let HttpSession::H1(http1) = &mut self.session else {
+                return Err(over());
+            };
+            let written = write_http1(http1, &piece, last).await;
+            if last || written.is_err() {
+                return Ok(written);
+            }
+        }
+    }
+
+    /// The same over HTTP/2, where reading need not wait for writing.
+    async fn send_http2(
+        &mut self,
+        mut writer: SendStream<Bytes>,
+        mut pieces: mpsc::Receiver<(Bytes, bool)>,
+        told: &mpsc::Sender<Sign>,
+    ) -> Result<Result<()>> {
+        let timeout = self.peer.options.write_timeout;
+        let mut up = pin!(async {
+            loop {
+                let (piece, last) = pieces.recv().await.ok_or_else(over)?;
+                write_body(&mut writer, piece, last, timeout).await?;
+                if last {
+                    return Ok(());
+                }
+            }
+        });
+        loop {
+            tokio::select! {
+                sent = &mut up => return Ok(sent),
+                sign = self.read(), if !self.is_over => {
+                    let _ = told.send(sign?).await;
+                }
+            }
+        }
+    }
+
+    /// What the upstream says next. Given up half-way it can be asked again, after an error it cannot.
+    async fn read(&mut self) -> Result<Sign> {
+        if self.is_over {
+            return Err(over());
+        }
+        let read = match &mut self.session {
+            HttpSession::H1(http1) => read_http1(http1).await,
+            HttpSession::H2(http2) => read_http2(http2).await,
+            HttpSession::Custom(()) => Err(over()),
+        };
+        let read = read.map_err(|error| {
+            let downgrades = matches!(error.etype(), ErrorType::H2Downgrade | ErrorType::InvalidH2);
+            if downgrades && self.peer.options.alpn == ALPN::H2H1 {
+                self.pool.prefer_h1(&*self.peer);
+            }
+            self.broken.take().unwrap_or(error).into_up()
+        });
+        self.is_over = matches!(&read, Ok(Sign::Piece(_, true) | Sign::End(_)));
+        read
+    }
+}
+
+async fn write_http1(http1: &mut Http1, piece: &[u8], last: bool) -> Result<()> {
+    if !piece.is_empty() {
+        http1.write_body(piece).await?;
+    }
+    if last {
+        http1.finish_body().await?;
+    }
+    Ok(())
+}
+
+async fn read_http1(http1: &mut Http1) -> Result<Sign> {
+    loop {
+        return match http1.read_response_task().await? {
+            HttpTask::Header(head, _) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
+                Error::e_explain(ErrorType::InvalidHTTPHeader, "101 to what asked for none")
+            }
+            HttpTask::Header(head, _) if head.status.is_informational() => Ok(Sign::Informational),
+            HttpTask::Header(head, _) => Ok(Sign::Head(head)),
+            HttpTask::Body(piece, last) | HttpTask::UpgradedBody(piece, last) => {
+                let piece = piece.unwrap_or_default();
+                if piece.is_empty() && !last {
+                    continue;
+                }
+                Ok(Sign::Piece(piece, last))
+            }
+            HttpTask::Trailer(trailers) => Ok(Sign::End(trailers)),
+            HttpTask::Done => Ok(Sign::End(None)),
+            HttpTask::Failed(error) => Err(error),
+        };
+    }
+}
+
+async fn read_http2(http2: &mut Http2) -> Result<Sign> {
+    let Some(head) = http2.response_header() else {
+        http2.read_response_header().await?;
+        let head = http2.response_header().cloned().ok_or_else(over)?;
+        return Ok(Sign::Head(Box::new(head)));
+    };
+    // h2 does not notice where a head that promises a body ends the stream.
+    let missing = http2.body_bytes_received() == 0 && promises_body(http2, head);
+    if missing && http2.check_response_end_or_error()? {
+        return Error::e_explain(
+            ErrorType::H2Error,
+            "the body that the head promises is missing",
+        );
+    }
+    loop {
+        match http2.read_response_body().await? {
+            None => return Ok(Sign::End(http2.read_trailers().await?.map(Box::new))),
+            Some(piece) => {
+                // An error that it finds is told with the next one.
+                let last = http2.check_response_end_or_error().unwrap_or(false);
+                if !piece.is_empty() || last {
+                    return Ok(Sign::Piece(piece, last));
+                }
+            }
+        }
+    }
+}
+
+fn promises_body(http2: &Http2, head: &ResponseHeader) -> bool {
+    let asked = http2.request_header().map(|head| &head.method);
+    let bodiless = matches!(
+        head.status,
+        StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
+    );
+    let length = head.headers.get(header::CONTENT_LENGTH);
+    let promised = length.is_some_and(|length| length.as_bytes().iter().any(|b| *b != b'0'));
+    promised && !bodiless && asked != Some(&Method::HEAD)
+}
+
+/// The head in the form of HTTP/2: the authority stands in the target.
+fn for_http2(mut head: RequestHeader, tls: bool) -> Result<RequestHeader> {
+    head.set_version(Version::HTTP_2);
+    head.remove_header(&header::TRANSFER_ENCODING);
+    let authority = head.remove_header(&header::HOST).ok_or_else(over)?;
+    let target = head
+        .uri
+        .path_and_query()
+        .map_or("/", |target| target.as_str());
+    let uri = Uri::builder()
+        .scheme(if tls { "https" } else { "http" })
+        .authority(authority.as_bytes())
+        .path_and_query(target)
+        .build();
+    let uri = uri.map_err(|e| {
+        Error::because(ErrorType::InvalidHTTPHeader, "the request's target", e).into_down()
+    })?;
+    head.set_uri(uri);
+    Ok(head)
+}
+
+/// A head that cannot be written is the client's fault, everything else the upstream's.
+fn whose(error: Box<Error>) -> Box<Error> {
+    match error.etype() {
+        ErrorType::InvalidHTTPHeader => error.into_down(),
+        _ => error.into_up(),
+    }
+}
+
+fn over() -> Box<Error> {
+    Error::explain(ErrorType::ConnectionClosed, "the exchange is over").into_up()
+}
