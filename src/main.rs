@@ -27,6 +27,11 @@ use berth::service::{self, Haste, Place, Refusal};
 use berth::{probe, tell};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use tikv_jemallocator::Jemalloc;
+
+/// Gives back what a burst of streams took; glibc's keeps it. See `docs/decisions/0003-allocator.md`.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 /// An edge load balancer for AI APIs that fails over before the first word.
 #[derive(Parser)]

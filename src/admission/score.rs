@@ -20,7 +20,7 @@
 //! Limit: a model's pairs are compared over all routes; two routes with different credentials for
 //! one model share a median.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use super::dice::{self, Dice};
@@ -51,14 +51,20 @@ pub const MAX_MODELS: usize = 512;
 /// Pairs with a score at once, over all models (chosen: 10 MiB).
 pub const MAX_PAIRS: usize = 65_536;
 
+/// How long a credential may be taken for shunned with a model after that has ended (chosen: much shorter
+/// than what makes it end, and rare beside choices; to look through all pairs may take a millisecond).
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// The scores of every pair.
 #[derive(Debug)]
 pub struct Scores {
     numbers: Numbers,
     models: HashMap<Box<str>, Model>,
     sessions: Recent<u64, Memory>,
-    /// Who was found shunned with which models.
-    shunned: HashMap<Credential, Vec<Box<str>>>,
+    /// With how many models each credential is shunned, on evidence that is not old.
+    shunned: BTreeMap<Credential, usize>,
+    /// When that was last found, for all of them.
+    looked: Option<Instant>,
     /// At least as many pairs as have a score; counted again when that seems too many.
     pairs: usize,
     dice: Dice,
@@ -140,7 +146,8 @@ impl Scores {
             },
             models: HashMap::new(),
             sessions: Recent::new(MAX_SESSIONS),
-            shunned: HashMap::new(),
+            shunned: BTreeMap::new(),
+            looked: None,
             pairs: 0,
             dice: Dice::new(seed),
             serial: 0,
@@ -156,14 +163,14 @@ impl Scores {
         now: Instant,
     ) -> Outlook {
         let mut outlook = Outlook::default();
-        let wide = self.wide(Some(model), now);
+        self.look(now);
         let numbers = &self.numbers;
         if let Some(known) = self.models.get_mut(model) {
             known.peers = peers;
             known.refresh(numbers, now);
             known.order(now, &mut outlook);
         }
-        outlook.widen(wide);
+        outlook.widen(wide(&self.shunned));
         let Some(memory) = session.and_then(|it| self.sessions.peek(&key(it, model))) else {
             return outlook;
         };
@@ -214,6 +221,7 @@ impl Scores {
         };
         model.peers = settled.peers;
         model.refresh(&self.numbers, now);
+        let mut shunned = Vec::new();
         for (refusal, weighs) in blamed {
             let others = model.others(refusal.credential);
             self.serial += 1;
@@ -222,7 +230,11 @@ impl Scores {
             let before = model.len();
             model.with(refusal.credential, refusal.weight, |pair| match weighs {
                 Weighs::Newcomer => {
+                    let before = pair.shunned.is_some();
                     pair.blame(numbers, (others, refusal.stated), serial, dice, now);
+                    if pair.shunned.is_some() && !before {
+                        shunned.push(refusal.credential);
+                    }
                 }
                 Weighs::Warm => pair.warm = (pair.warm + marks.refused).min(marks.ceiling),
                 Weighs::Nothing => {}
@@ -238,7 +250,9 @@ impl Scores {
                 pair.evidence.admitted += 1;
             }
         }
-        self.remember_shunned(settled.model);
+        for credential in shunned {
+            self.count(credential, now);
+        }
     }
 
     /// Takes one of the places for probes of a shunned pair.
@@ -274,7 +288,7 @@ impl Scores {
         if let Some(pair) = known.get(credential) {
             pair.probed(numbers, probe.0, probed, dice, now);
         }
-        self.remember_shunned(model);
+        self.count(credential, now);
     }
 
     /// Forgets what is known about a credential.
@@ -296,51 +310,47 @@ impl Scores {
         pairs
     }
 
-    /// Credentials that go last with every model, since two or more of theirs are shunned; without those
-    /// of which `but` is one, for that pair has a say of its own.
-    pub fn wide(&mut self, but: Option<&str>, now: Instant) -> Vec<Credential> {
-        let (models, numbers) = (&mut self.models, &self.numbers);
-        // A probe that was due long ago and was not made says that nobody asks for the model any more:
-        // it is no reason to doubt the others.
-        let asked_within = 2 * numbers.probe.max;
-        let mut wide = Vec::new();
-        let several = self.shunned.iter_mut().filter(|(_, names)| names.len() > 1);
-        for (credential, names) in several {
-            let (mut evidence, mut is_own) = (0, false);
-            names.retain(|name| {
-                let Some(model) = models.get_mut(name) else {
-                    return false;
-                };
-                model.refresh(numbers, now);
-                let lately = model.shunned_within(*credential, asked_within, now);
-                if lately == Some(true) {
-                    evidence += 1;
-                    is_own |= but == Some(&**name);
-                }
-                lately.is_some()
-            });
-            if evidence > 1 && !is_own {
-                wide.push(*credential);
-            }
-        }
-        wide
+    /// Credentials that go last with every model, since two or more of theirs are shunned.
+    pub fn wide(&mut self, now: Instant) -> impl Iterator<Item = Credential> {
+        self.look(now);
+        wide(&self.shunned)
     }
 
-    /// Remembers who is shunned with this model.
-    fn remember_shunned(&mut self, model: &str) {
-        let Some((name, known)) = self.models.get_key_value(model) else {
+    /// Looks once in a while through every pair for those that are shunned no longer.
+    fn look(&mut self, now: Instant) {
+        let lately = |then| now.saturating_duration_since(then) < LOOK_EVERY;
+        if self.looked.is_some_and(lately) {
             return;
-        };
-        self.shunned.retain(|credential, names| {
-            names.retain(|it| it != name || known.is_shunned(*credential));
-            !names.is_empty()
-        });
-        for credential in known.shunned() {
-            let names = self.shunned.entry(credential).or_default();
-            if !names.contains(name) {
-                names.push(name.clone());
+        }
+        self.looked = Some(now);
+        if self.shunned.is_empty() {
+            return;
+        }
+        self.shunned.clear();
+        let asked_within = self.asked_within();
+        for model in self.models.values_mut() {
+            model.refresh(&self.numbers, now);
+            for credential in model.shunned_within(asked_within, now) {
+                *self.shunned.entry(credential).or_default() += 1;
             }
         }
+    }
+
+    /// Counts the models with which this credential is shunned.
+    fn count(&mut self, credential: Credential, now: Instant) {
+        let asked_within = self.asked_within();
+        let models = self.models.values();
+        let shunned = models.filter(|it| it.is_shunned_within(credential, asked_within, now));
+        match shunned.count() {
+            0 => self.shunned.remove(&credential),
+            models => self.shunned.insert(credential, models),
+        };
+    }
+
+    /// A probe that was due longer ago and was not made says that nobody asks for the model any more: it is
+    /// no reason to doubt the credential's other pairs.
+    fn asked_within(&self) -> Duration {
+        2 * self.numbers.probe.max
     }
 
     /// Forgets the models that nothing was learned about for longest: an eighth of them at once, so
@@ -358,6 +368,12 @@ impl Scores {
             self.models.retain(|_, model| model.learned > oldest);
         }
     }
+}
+
+/// Shunned with more than one model.
+fn wide(shunned: &BTreeMap<Credential, usize>) -> impl Iterator<Item = Credential> {
+    let several = shunned.iter().filter(|(_, models)| **models > 1);
+    several.map(|(credential, _)| *credential)
 }
 
 fn key(session: u64, model: &str) -> u64 {

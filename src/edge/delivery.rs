@@ -23,6 +23,7 @@ use crate::observe::words::Outcome;
 
 use super::attempt::{Attempt, Event, Holding, earliest};
 use super::headers;
+use super::socket::Cork;
 
 /// What became of a committed answer.
 #[derive(Debug)]
@@ -191,6 +192,7 @@ pub async fn deliver(
         ending = Some(stream.end(&mut out));
     }
     let mut writer = Writer {
+        cork: Cork::of(session),
         document_id,
         bytes: 0,
         unwritten: 0,
@@ -297,6 +299,7 @@ fn has_all(stream: &Stream) -> bool {
 }
 
 struct Writer {
+    cork: Option<Cork>,
     document_id: Option<String>,
     bytes: u64,
     /// Of them, what waits to be written with what came along.
@@ -315,13 +318,27 @@ impl Writer {
         }
     }
 
-    /// Writes what there is, in one write.
+    /// Writes what there is, so that it goes out at once: a head with what follows it, an end with what is
+    /// before it.
     async fn write(
         &mut self,
         session: &mut Session,
         tasks: &mut Vec<HttpTask>,
     ) -> pingora::Result<()> {
         self.unwritten = 0;
+        let with_the_rest = match tasks.as_slice() {
+            [.., _, HttpTask::Done | HttpTask::Trailer(_)] => tasks.len() - 1,
+            [HttpTask::Header(..), _, ..] => 1,
+            _ => 0,
+        };
+        if with_the_rest > 0
+            && let Some(cork) = &self.cork
+        {
+            let rest = tasks.split_off(with_the_rest);
+            let first = std::mem::replace(tasks, rest);
+            let _corked = cork.put_in();
+            session.write_response_tasks(first).await?;
+        }
         if !tasks.is_empty() {
             session.write_response_tasks(std::mem::take(tasks)).await?;
         }

@@ -8,6 +8,9 @@
 //! frames of HTTP/2 that ask for nothing: with as many such clients as there are workers, everybody
 //! else waits for that.
 //!
+//! A head and what follows it go out together ([`Cork`]): pingora flushes after each, and a packet costs
+//! more than all that berth does with its bytes.
+//!
 //! Who takes nothing of what is written to him is cut by the kernel: `TCP_USER_TIMEOUT` also ends
 //! waiting that pingora puts no limit on, such as for the head of an answer or for its last flush. A
 //! reader of single bytes is one who takes nothing, since his window stays shut.
@@ -16,12 +19,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use pingora::http::ResponseHeader;
 use pingora::protocols::l4::stream::Stream;
 use pingora::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
-use pingora::protocols::{GetSocketDigest, SocketDigest};
+use pingora::protocols::raw_connect::ProxyDigest;
+use pingora::protocols::{GetProxyDigest, GetSocketDigest, SocketDigest};
+use pingora::proxy::Session;
 use tokio::io::{AsyncRead, AsyncWrite, BufStream, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -46,19 +54,56 @@ pub fn stream(socket: TcpStream, address: SocketAddr, patience: Duration) -> io:
     let digest = SocketDigest::from_raw_fd(socket.as_raw_fd());
     // Fresh: nobody has set it.
     let _ = digest.peer_addr.set(Some(address.into()));
+    let cork = Cork::default();
     let buffered = Buffered {
         socket: BufStream::with_capacity(READ, WRITE, socket),
         in_a_row: 0,
+        cork: cork.clone(),
     };
     let mut stream = Stream::from(VirtualSocketStream::new(Box::new(buffered)));
     stream.set_socket_digest(digest);
+    // The one place of a connection in which pingora carries what it does not know.
+    let head = ResponseHeader::build(200, None).map_err(io::Error::other)?;
+    stream.set_proxy_digest(ProxyDigest::new(Box::new(head), Some(Box::new(cork))));
     Ok(stream)
+}
+
+/// Keeps a client's socket from sending what was written to it before there is more, or it is full.
+#[derive(Clone, Debug, Default)]
+pub struct Cork(Arc<AtomicBool>);
+
+/// The socket sends nothing of its own accord until this is dropped. What was written goes out with what is
+/// flushed after that, so something must be.
+#[derive(Debug)]
+pub struct Corked<'a>(&'a Cork);
+
+impl Cork {
+    /// Of a request's connection; `None` for HTTP/2, which gathers by itself what all requests write.
+    pub fn of(session: &Session) -> Option<Cork> {
+        let client = session.as_downstream();
+        let digest = client.digest().filter(|_| !client.is_http2())?;
+        let given = digest.proxy_digest.as_ref()?.user_data.as_ref()?;
+        given.downcast_ref::<Cork>().cloned()
+    }
+
+    /// Puts it in.
+    pub fn put_in(&self) -> Corked<'_> {
+        self.0.store(true, Ordering::Relaxed);
+        Corked(self)
+    }
+}
+
+impl Drop for Corked<'_> {
+    fn drop(&mut self) {
+        self.0.0.store(false, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug)]
 struct Buffered {
     socket: BufStream<TcpStream>,
     in_a_row: usize,
+    cork: Cork,
 }
 
 impl VirtualSocket for Buffered {
@@ -99,6 +144,9 @@ impl AsyncWrite for Buffered {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.cork.0.load(Ordering::Relaxed) {
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.socket).poll_flush(context)
     }
 

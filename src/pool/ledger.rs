@@ -230,8 +230,8 @@ impl Ledger {
 
     /// Credentials that go last with every model.
     pub fn wide(&self, now: Instant) -> Vec<CredentialIndex> {
-        let wide = lock(&self.0).scores.wide(None, now).into_iter();
-        wide.map(CredentialIndex).collect()
+        let mut inner = lock(&self.0);
+        inner.scores.wide(now).map(CredentialIndex).collect()
     }
 
     /// Takes one of the places for probes of a shunned pair.

@@ -98,7 +98,12 @@ impl Scores {
             if model.len() > 0 {
                 self.models.insert(name.as_str().into(), model);
             }
-            self.remember_shunned(name);
+        }
+        let asked_within = self.asked_within();
+        for model in self.models.values() {
+            for credential in model.shunned_within(asked_within, now) {
+                *self.shunned.entry(credential).or_default() += 1;
+            }
         }
         for (key, meetings) in &told.sessions {
             let meetings = meetings

@@ -137,28 +137,21 @@ impl Model {
         self.pairs.retain(|pair| pair.credential != credential);
     }
 
-    pub fn is_shunned(&self, credential: Credential) -> bool {
+    /// Whether the pair of this credential is shunned, and was refused within this time.
+    pub fn is_shunned_within(&self, credential: Credential, time: Duration, now: Instant) -> bool {
         let found = self.find(credential).ok();
         let pair = found.and_then(|at| self.pairs.get(at));
-        pair.is_some_and(|pair| pair.shunned.is_some())
+        pair.is_some_and(|pair| pair.is_shunned_within(time, now))
     }
 
-    /// Whether a shunned pair was refused within this time; `None` where it is not shunned.
+    /// Whose pairs are.
     pub fn shunned_within(
         &self,
-        credential: Credential,
         time: Duration,
         now: Instant,
-    ) -> Option<bool> {
-        let pair = self.pairs.get(self.find(credential).ok()?)?;
-        pair.shunned?;
-        let lately = |then| now.saturating_duration_since(then) <= time;
-        Some(pair.doubled.is_some_and(lately))
-    }
-
-    /// Who is shunned.
-    pub fn shunned(&self) -> impl Iterator<Item = Credential> + '_ {
-        let shunned = self.pairs.iter().filter(|pair| pair.shunned.is_some());
+    ) -> impl Iterator<Item = Credential> + '_ {
+        let pairs = self.pairs.iter();
+        let shunned = pairs.filter(move |pair| pair.is_shunned_within(time, now));
         shunned.map(|pair| pair.credential)
     }
 

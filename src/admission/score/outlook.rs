@@ -81,21 +81,17 @@ impl Outlook {
         self.last.get(found.ok()?)
     }
 
-    /// These credentials go last with every model.
-    pub(super) fn widen(&mut self, wide: Vec<Credential>) {
-        for credential in wide {
-            let at = self
-                .last
-                .binary_search_by_key(&credential, |it| it.credential);
-            let Err(at) = at else { continue };
-            let last = Last {
-                credential,
-                score: 0.0,
-                warm: 0.0,
-                shunned: true,
-                probe: false,
-            };
-            self.last.insert(at, last);
-        }
+    /// These credentials, in ascending order, go last with every model.
+    pub(super) fn widen(&mut self, wide: impl Iterator<Item = Credential>) {
+        let missing: Vec<Credential> = wide.filter(|it| self.last(*it).is_none()).collect();
+        self.last.extend(missing.into_iter().map(|credential| Last {
+            credential,
+            score: 0.0,
+            warm: 0.0,
+            shunned: true,
+            probe: false,
+        }));
+        // Two runs in order, which this sort joins in one go.
+        self.last.sort_by_key(|it| it.credential);
     }
 }

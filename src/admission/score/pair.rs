@@ -120,6 +120,12 @@ impl Pair {
             .is_some_and(|it| it.due <= now && it.under_way < it.allowed)
     }
 
+    /// Whether it is shunned and was refused within this time.
+    pub fn is_shunned_within(&self, time: Duration, now: Instant) -> bool {
+        let lately = |then| now.saturating_duration_since(then) <= time;
+        self.shunned.is_some() && self.doubled.is_some_and(lately)
+    }
+
     /// A newcomer was refused here and admitted elsewhere; `others` is the median of the others.
     pub fn blame(
         &mut self,
