@@ -22,6 +22,7 @@ use crate::pool::{MemoryBudget, Reservation};
 use super::pace::Pace;
 use super::request::READ_ASIDE;
 use super::spec::Limits;
+use super::turns::{LARGE, Turns};
 
 /// What a streamed body is looked into for its model, bytes. Chosen: agents put it first.
 const STREAMED_START: usize = 64 * 1024;
@@ -63,7 +64,7 @@ pub enum BodyFault {
 }
 
 impl Body {
-    /// Reads the body of `session`'s request, which is `client`'s.
+    /// Reads the body of `session`'s request, which is `client`'s and has room in `memory`.
     ///
     /// # Errors
     ///
@@ -71,8 +72,8 @@ impl Body {
     pub async fn read(
         session: &mut Session,
         limits: &Limits,
-        memory: &MemoryBudget,
-        client: Client,
+        (memory, client): (&MemoryBudget, Client),
+        turns: &Turns,
     ) -> Result<Body, BodyFault> {
         let declared = declared_length(session);
         if declared.is_some_and(|length| length > limits.request_body) {
@@ -94,7 +95,13 @@ impl Body {
         let mut reservation = memory.reservation(client);
         let mut bytes = BytesMut::with_capacity(declared.unwrap_or(0).min(PIECE));
         let mut pace = Pace::new(limits.client_timeout, Instant::now());
-        while let Some(piece) = next_piece(session, &mut pace).await? {
+        loop {
+            let next = next_piece(session, &mut pace);
+            let piece = match bytes.len() > LARGE {
+                true => turns.piece(next).await?,
+                false => next.await?,
+            };
+            let Some(piece) = piece else { break };
             if bytes.len() + piece.len() > limits.request_body {
                 return Err(BodyFault::TooLarge);
             }

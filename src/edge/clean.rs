@@ -208,7 +208,7 @@ impl Edge {
             }
         }
         let start = Bytes::from(start);
-        let ask = read_ask(session, &start).await;
+        let ask = read_ask(session, &start, &self.turns).await;
         let ahead = (start.len() > LOOKED_AT).then_some(start);
         Ok((ask, ahead, to_the_end))
     }

@@ -27,6 +27,8 @@ use pingora::upstreams::peer::{ALPN, HttpPeer, Peer};
 use pingora::{Error, ErrorType, Result};
 use tokio::sync::mpsc;
 
+use super::turns::Turns;
+
 /// What an upstream may have said before it is heard, while its request is still going up.
 const UNHEARD: usize = 4;
 
@@ -40,6 +42,8 @@ pub struct Way {
     pub head: Box<RequestHeader>,
     /// Whether a body follows.
     pub has_body: bool,
+    /// In which its pieces are sent, where it is large.
+    pub turns: Option<Arc<Turns>>,
 }
 
 /// What comes from an upstream.
@@ -179,6 +183,7 @@ struct Line {
     session: HttpSession,
     pool: Arc<Connector>,
     peer: Box<HttpPeer>,
+    turns: Option<Arc<Turns>>,
     /// The answer has been read to its end.
     is_over: bool,
     /// The request could not be sent to its end. The answer may be there all the same.
@@ -192,7 +197,11 @@ async fn send(
     told: mpsc::Sender<Sign>,
 ) -> Result<Line> {
     let Way {
-        pool, peer, head, ..
+        pool,
+        peer,
+        head,
+        turns,
+        ..
     } = way;
     let peer = Box::new(peer);
     // In a box: what it takes to connect is not needed for the rest of the request.
@@ -217,6 +226,7 @@ async fn send(
         session,
         pool,
         peer,
+        turns,
         is_over: false,
         broken: None,
     };
@@ -249,7 +259,11 @@ impl Line {
             let HttpSession::H1(http1) = &mut self.session else {
                 return Err(over());
             };
-            let written = write_http1(http1, &piece, last).await;
+            let write = write_http1(http1, &piece, last);
+            let written = match &self.turns {
+                Some(turns) => turns.piece(write).await,
+                None => write.await,
+            };
             if last || written.is_err() {
                 return Ok(written);
             }
@@ -263,11 +277,15 @@ impl Line {
         mut pieces: mpsc::Receiver<(Bytes, bool)>,
         told: &mpsc::Sender<Sign>,
     ) -> Result<Result<()>> {
-        let timeout = self.peer.options.write_timeout;
+        let (timeout, turns) = (self.peer.options.write_timeout, self.turns.clone());
         let mut up = pin!(async {
             loop {
                 let (piece, last) = pieces.recv().await.ok_or_else(over)?;
-                write_body(&mut writer, piece, last, timeout).await?;
+                let write = write_body(&mut writer, piece, last, timeout);
+                match &turns {
+                    Some(turns) => turns.piece(write).await?,
+                    None => write.await?,
+                }
                 if last {
                     return Ok(());
                 }

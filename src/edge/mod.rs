@@ -39,5 +39,6 @@ pub mod spec;
 pub mod state;
 mod tale;
 pub mod tls;
+mod turns;
 pub mod upstream;
 mod waiting;

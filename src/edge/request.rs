@@ -25,6 +25,7 @@ use super::sessions;
 use super::spec::WebSocket;
 use super::state::Edge;
 use super::tale::Tale;
+use super::turns::Turns;
 
 /// A request smaller than this is taken even when memory is tight.
 const SMALL_BODY: usize = 64 * 1024;
@@ -120,11 +121,12 @@ impl Edge {
                 .refuse_body(session, story, answer, Outcome::NoneAvailable)
                 .await;
         }
-        let body = match Body::read(session, &self.limits, &self.memory, plan.asker.share).await {
+        let room = (&self.memory, plan.asker.share);
+        let body = match Body::read(session, &self.limits, room, &self.turns).await {
             Ok(body) => body,
             Err(fault) => return self.body_fault(session, story, dialect, fault).await,
         };
-        let ask = read_ask(session, body.bytes()).await;
+        let ask = read_ask(session, body.bytes(), &self.turns).await;
         let mut plan = self.read(plan, session, ask);
         plan.read_in_part = !body.is_whole();
         self.tell(&mut story, &plan);
@@ -365,7 +367,7 @@ impl Plan {
 
 /// What a request's body asks for; the model from a header where the body does not say. A large body
 /// takes a while, and is read where it keeps nobody waiting.
-pub async fn read_ask(session: &Session, body: &Bytes) -> Ask {
+pub async fn read_ask(session: &Session, body: &Bytes, turns: &Turns) -> Ask {
     let coding = coding(session);
     let hint = session.req_header().headers.get(ROUTING_HINT);
     let hint = hint.and_then(|hint| hint.to_str().ok()?.strip_prefix("model="));
@@ -373,8 +375,12 @@ pub async fn read_ask(session: &Session, body: &Bytes) -> Ask {
     let mut ask = if body.is_empty() {
         Ask::default()
     } else if body.len() > READ_ASIDE || coding != Some(Coding::Identity) {
-        let body = body.clone();
-        let read = tokio::task::spawn_blocking(move || Ask::of(&body, coding));
+        let (body, turn) = (body.clone(), turns.reading(body.len()).await);
+        let read = tokio::task::spawn_blocking(move || {
+            // Kept to the end of the work, also where nobody waits for it any more.
+            let _turn = turn;
+            Ask::of(&body, coding)
+        });
         read.await.unwrap_or_default()
     } else {
         Ask::of(body, coding)

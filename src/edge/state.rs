@@ -28,6 +28,7 @@ use super::news::News;
 use super::owners::Owners;
 use super::places::Places;
 use super::spec::{Limits, RouteSpec, UpstreamSpec};
+use super::turns::Turns;
 use super::upstream::{IDLE_UPSTREAM, Upstream, UpstreamError, connector};
 use super::waiting::WaitingRoom;
 
@@ -84,6 +85,8 @@ pub struct Edge {
     pub waiting: WaitingRoom,
     /// Places for connections.
     pub(super) places: Places,
+    /// Of those that handle large bodies.
+    pub(super) turns: Arc<Turns>,
     draining: watch::Sender<bool>,
     /// Connects to upstreams, and keeps connections that nobody uses.
     pub(super) connector: Arc<Connector>,
@@ -177,6 +180,7 @@ impl Edge {
             ),
             // One for each connection: `limits.connections` reckons with as many files.
             connector: Arc::new(connector(IDLE_UPSTREAM.min(parts.limits.connections))),
+            turns: Arc::default(),
             draining: watch::Sender::new(false),
             succeeded: AtomicBool::new(false),
             heir: RwLock::new(None),

@@ -28,8 +28,11 @@ pub(super) struct Ring(LoadBalancer<Consistent>);
 /// Units of weight on one ring, together (chosen: 1.6 million points, 13 MB).
 const WEIGHT: u64 = 10_000;
 /// A small ring has so many units for one of weight (chosen: with 160 points, shares are off by 8 %
-/// as a rule; with 1,280, by less than 3 %, and a sibling near its limit feels that).
+/// as a rule; with 1,280, by less than 3 %, and a sibling near its limit feels that)...
 const FINE: u64 = 8;
+/// ...and fewer where they would be more than this together (chosen: among so many others each sibling has
+/// little, and to put a million points in order takes a third of a start).
+const FINE_WEIGHT: u64 = 2_000;
 
 /// Points passed for each different credential that is wanted (chosen: neighbours repeat, and the
 /// ring is only walked as long as it is likely to bring somebody new).
@@ -71,9 +74,9 @@ fn backend(credential: &Arc<Credential>, total: u64) -> Backend {
         .zip(digest)
         .for_each(|(to, from)| *to = from);
     let weight = u64::from(credential.weight());
-    let weight = match total * FINE > WEIGHT {
+    let weight = match total > WEIGHT {
         true => (weight * WEIGHT / total).max(1),
-        false => weight * FINE,
+        false => weight * (FINE_WEIGHT / total.max(1)).clamp(1, FINE),
     };
     let mut ext = http::Extensions::new();
     ext.insert(Arc::clone(credential));

@@ -21,3 +21,13 @@ pub fn sleep_until(at: Instant) {
         std::thread::sleep(left);
     }
 }
+
+/// From now on this thread, and what it starts, goes after everybody else.
+pub fn give_way() {
+    let _ = rustix::process::setpriority_process(None, 19);
+}
+
+/// As before that; without the right to it, it goes on giving way.
+pub fn go_first() {
+    let _ = rustix::process::setpriority_process(None, 0);
+}

@@ -24,6 +24,8 @@ use crate::wire::{Framing, Wire, find};
 const LONGEST: Duration = Duration::from_secs(60);
 /// So much of a body is looked at for the model.
 const LOOKED_AT: usize = 16 * 1024;
+/// Bodies from here on are read by a thread that gives way.
+const LARGE: u64 = 4 * 1024 * 1024;
 
 /// A running upstream.
 #[derive(Clone)]
@@ -91,12 +93,19 @@ fn serve(shared: &Shared, stream: TcpStream) -> Result<()> {
         if !matches!(head.framing, Framing::Length(0..4096)) {
             wire.widen();
         }
+        let is_large = matches!(head.framing, Framing::Length(LARGE..));
+        if is_large {
+            clock::give_way();
+        }
         let mut body = Vec::new();
         wire.body(head.framing, |piece| {
             let room = LOOKED_AT.saturating_sub(body.len()).min(piece.len());
             body.extend_from_slice(&piece[..room]);
         })?;
         let whole = clock::now();
+        if is_large {
+            clock::go_first();
+        }
         let dialect = match find(&body, b"\"messages\"") {
             Some(_) => Dialect::Chat,
             None => Dialect::Responses,

@@ -12,6 +12,7 @@ use crate::edge::delivery::bounded;
 use crate::edge::exchange::Way;
 use crate::edge::headers::{self, Framing};
 use crate::edge::request::TURN_STATE;
+use crate::edge::turns::LARGE;
 use crate::edge::upstream::{Connection, Upstream};
 use crate::pool::Lease;
 
@@ -80,6 +81,7 @@ impl Course<'_> {
             // HTTP/2 needs no length, and HTTP/1 without any framing has no body.
             head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
         }
+        let is_large = length > LARGE || framing == Framing::AsCame;
         let peer = upstream.peer(lease.credential().index(), connection);
         let unknown = "the upstream's name has no known address";
         Ok(Way {
@@ -87,6 +89,7 @@ impl Course<'_> {
             peer: peer.ok_or_else(|| Error::explain(ErrorType::ConnectNoRoute, unknown))?,
             head,
             has_body: framing != Framing::Empty,
+            turns: is_large.then(|| self.edge.turns.clone()),
         })
     }
 
