@@ -299,14 +299,19 @@ fn unpacked(
     }
 }
 
-/// Makes room for `more` bytes: doubling, but never beyond what was declared.
+/// Makes room for `more` bytes: doubling, but never beyond what was declared, and once a body is large all that
+/// was declared: memory that is not written to costs nothing, and to move a body once more costs as much again.
 fn grow(bytes: &mut BytesMut, more: usize, declared: Option<usize>) {
     let needed = bytes.len() + more;
     if needed <= bytes.capacity() {
         return;
     }
     let doubled = (bytes.capacity() * 2).max(needed);
-    let goal = declared.map_or(doubled, |declared| doubled.min(declared.max(needed)));
+    let goal = match declared.map(|declared| declared.max(needed)) {
+        Some(declared) if bytes.len() >= LARGE => declared,
+        Some(declared) => doubled.min(declared),
+        None => doubled,
+    };
     bytes.reserve(goal - bytes.len());
 }
 
