@@ -59,4 +59,8 @@ if [ "$#" = 0 ] || [[ " $* " = *" pure "* ]]; then
     $cargo bench --locked -p berth-pure --bench pure -- \
         --noplot --warm-up-time "$warm" --measurement-time "$time"
 fi
-exec "$target/release/field" "$@"
+# In a group of its own, which ends with this script whatever ends it: it starts proxies.
+set -m
+"$target/release/field" "$@" &
+trap 'kill -- "-$!" 2> /dev/null || true' EXIT
+wait "$!"

@@ -67,7 +67,7 @@ pub fn refusal() -> Work {
 pub fn held() -> Work {
     let frame = frame(&format!(
         r#"{{"type":"response.in_progress","response":{{"id":"r1","x":"{}"}}}}"#,
-        "x".repeat(EVENT - 71)
+        "x".repeat(EVENT - 69)
     ));
     assert_eq!(frame.len(), EVENT);
     let pieces = pieces(&frame.repeat(500), 16 * 1024);

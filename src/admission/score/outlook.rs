@@ -83,7 +83,12 @@ impl Outlook {
 
     /// These credentials, in ascending order, go last with every model.
     pub(super) fn widen(&mut self, wide: impl Iterator<Item = Credential>) {
-        let missing: Vec<Credential> = wide.filter(|it| self.last(*it).is_none()).collect();
+        let mut known = self.last.iter().map(|it| it.credential).peekable();
+        let is_missing = |it: &Credential| {
+            while known.next_if(|known| known < it).is_some() {}
+            known.peek() != Some(it)
+        };
+        let missing: Vec<Credential> = wide.filter(is_missing).collect();
         self.last.extend(missing.into_iter().map(|credential| Last {
             credential,
             score: 0.0,

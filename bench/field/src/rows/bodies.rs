@@ -62,6 +62,13 @@ pub fn measure(bench: &mut Bench) {
     );
     let shown = |of: &[f64]| format!("{} ms", written(median(of)));
     bench.report.at_most(
+        "others' p99 meanwhile, against no proxy",
+        (&shown(&berth.beside), &shown(&nobody.beside)),
+        median(&berth.beside) / median(&nobody.beside),
+        3.0,
+        " x",
+    );
+    bench.report.at_most(
         "others' p99 meanwhile, against alone",
         (&shown(&berth.beside), &shown(&berth.alone)),
         median(&berth.beside) / median(&berth.alone),
@@ -88,7 +95,7 @@ fn load(bench: &mut Bench, who: Who, model: &str) -> Found {
         beside,
         failed,
     } = &mut found;
-    for _ in 0..bench.rounds(2) {
+    for _ in 0..bench.rounds(3) {
         for contender in bench.start(&[who]) {
             let memory = || contender.process.as_ref().map_or(0, Process::memory);
             // Others come from another address: they are another client.
