@@ -24,12 +24,12 @@ pub struct Piece {
 /// All of them.
 pub const ALL: [Piece; 12] = [
     piece("choice/10", 300, || choice::among(10)),
-    piece("choice/100", 0, || choice::among(100)),
+    piece("choice/100", 100, || choice::among(100)),
     piece("choice/1000", 0, || choice::among(1000)),
     stream("split/plain", 20, reading::split),
     piece("gate/opening", 300, reading::opening),
     piece("gate/refusal", 300, reading::refusal),
-    stream("gate/held", 0, reading::held),
+    stream("gate/held", 20, reading::held),
     stream("stream/plain", 20, || reading::passed(16 * 1024)),
     stream("stream/cut", 20, || reading::passed(reading::EVENT)),
     piece("classify/built_in", 300, || reading::classify(0)),
