@@ -460,6 +460,33 @@ async fn two_credentials_never_share_a_connection() {
     );
 }
 
+/// HTTP/2 takes a length without a body for a broken connection, and ends what others have on it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_has_no_body_has_no_length() {
+    let upstream = Raw::start(|mut conn: Conn| async move {
+        while conn.request().await.is_some() {
+            conn.send("HTTP/1.1 204 No Content\r\ncontent-length: 5\r\n\r\n")
+                .await;
+        }
+    })
+    .await;
+    let berth = Berth::start(&config(&upstream.url(), "a", "")).await;
+    let client = Client2::connect(berth.addr).await;
+    for _ in 0..2 {
+        let answer = client
+            .ask("/v1/messages/count_tokens", &[], b"{}".to_vec())
+            .await;
+        assert_eq!(answer.status, 204);
+        assert!(answer.header("content-length").is_none(), "{answer:?}");
+    }
+    let plain = berth
+        .ask(post("/v1/messages/count_tokens", "", "{}".to_owned()))
+        .await;
+    assert_eq!(plain.status, 204);
+    assert!(plain.header("content-length").is_none(), "{plain:?}");
+    assert!(plain.header("transfer-encoding").is_none(), "{plain:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_probe_goes_the_ways_of_a_request() {
     let (tls, file) = certificate(&["h2", "http/1.1"]);

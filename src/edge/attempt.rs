@@ -29,7 +29,7 @@ use crate::admission::share::Client;
 use crate::pool::{MemoryBudget, Reservation};
 
 use super::body::{BodyFault, Next, Source};
-use super::exchange::{Exchange, Sign, Upload, Way};
+use super::exchange::{Exchange, Outgoing, Sign, Upload};
 use super::head::{self, Head};
 use super::headers;
 use super::report::Report;
@@ -141,13 +141,13 @@ impl Attempt {
     /// Starts an attempt, in a place of its own: it is handed on several times, and the futures that do so
     /// would each keep room for it.
     pub fn start(
-        way: pingora::Result<Way>,
+        request: pingora::Result<Outgoing>,
         source: Source,
         purpose: Purpose,
         times: Times,
     ) -> Box<Attempt> {
-        let has_body = way.as_ref().is_ok_and(|way| way.has_body);
-        let (exchange, upload) = Exchange::start(way);
+        let has_body = request.as_ref().is_ok_and(|it| it.has_body);
+        let (exchange, upload) = Exchange::start(request);
         let started = Instant::now();
         Box::new(Attempt {
             exchange,
@@ -237,8 +237,9 @@ impl Attempt {
     }
 
     /// Everything held of a refused answer, with its head, to be passed on as it came.
-    pub fn into_refused(self) -> Option<(Box<ResponseHeader>, Vec<Bytes>)> {
-        self.held.map(|held| (held.head, held.gate.into_held()))
+    pub fn take_refused(&mut self) -> Option<(Box<ResponseHeader>, Vec<Bytes>)> {
+        let held = self.held.take();
+        held.map(|held| (held.head, held.gate.into_held()))
     }
 
     /// What it is for.
@@ -308,6 +309,8 @@ impl Attempt {
                                 self.sent = Some(self.progressed);
                                 return Event::Sent;
                             }
+                            // A large body goes up beside others.
+                            tokio::task::yield_now().await;
                         }
                     }
                     Err(()) => self.wants_body = false,

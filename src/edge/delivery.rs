@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderValue, Version, header};
+use http::{HeaderValue, StatusCode, Version, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::HttpTask;
 use pingora::proxy::Session;
@@ -337,7 +337,8 @@ impl Writer {
             let rest = tasks.split_off(with_the_rest);
             let first = std::mem::replace(tasks, rest);
             let _corked = cork.put_in();
-            session.write_response_tasks(first).await?;
+            let written = session.write_response_tasks(first).await;
+            written.inspect_err(|_| tasks.clear())?;
         }
         if !tasks.is_empty() {
             session.write_response_tasks(std::mem::take(tasks)).await?;
@@ -386,6 +387,11 @@ pub fn frame(
     let bodiless = matches!(head.status.as_u16(), 204 | 304)
         || session.req_header().method == http::Method::HEAD;
     if bodiless {
+        if head.status == StatusCode::NO_CONTENT {
+            // It has no length either, and HTTP/2 takes one for a broken connection.
+            head.remove_header(&header::CONTENT_LENGTH);
+            head.remove_header(&header::TRANSFER_ENCODING);
+        }
         return Ok(());
     }
     if changes {

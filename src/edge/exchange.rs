@@ -11,11 +11,12 @@
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::SendStream;
-use http::{HeaderMap, Method, StatusCode, Uri, Version, header};
+use http::{HeaderMap, Method, StatusCode, header};
 use pingora::connectors::http::Connector;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::HttpTask;
@@ -27,13 +28,17 @@ use pingora::upstreams::peer::{ALPN, HttpPeer, Peer};
 use pingora::{Error, ErrorType, Result};
 use tokio::sync::mpsc;
 
+use super::headers::for_http2;
 use super::turns::Turns;
+
+/// How long an upstream may take to let a connection be closed in good form.
+const CLOSED_WITHIN: Duration = Duration::from_secs(1);
 
 /// What an upstream may have said before it is heard, while its request is still going up.
 const UNHEARD: usize = 4;
 
-/// Where a request goes, and how.
-pub struct Way {
+/// A request that is ready to go.
+pub struct Outgoing {
     /// What connects, and keeps connections for the next one.
     pub pool: Arc<Connector>,
     /// To whom.
@@ -96,23 +101,23 @@ impl Upload {
 }
 
 enum Stage {
-    Sending(Pin<Box<dyn Future<Output = Result<Line>> + Send>>),
-    Reading(Line),
+    Sending(Pin<Box<dyn Future<Output = Result<Box<Line>>> + Send>>),
+    Reading(Box<Line>),
     /// What was wrong, until it is told.
     Broken(Option<Box<Error>>),
 }
 
 impl Exchange {
-    /// Starts to send. An error in `way` is the first thing that comes of it.
-    pub fn start(way: Result<Way>) -> (Exchange, Upload) {
-        let has_body = way.as_ref().is_ok_and(|way| way.has_body);
+    /// Starts to send. An error in `request` is the first thing that comes of it.
+    pub fn start(request: Result<Outgoing>) -> (Exchange, Upload) {
+        let has_body = request.as_ref().is_ok_and(|it| it.has_body);
         let (told, signs) = mpsc::channel(UNHEARD);
         let (body, pieces) = match has_body {
             true => Some(mpsc::channel(1)).unzip(),
             false => (None, None),
         };
-        let stage = match way {
-            Ok(way) => Stage::Sending(Box::pin(send(way, pieces, told))),
+        let stage = match request {
+            Ok(request) => Stage::Sending(Box::pin(send(request, pieces, told))),
             Err(error) => Stage::Broken(Some(error)),
         };
         (Exchange { stage, signs }, Upload(body))
@@ -165,22 +170,26 @@ impl Exchange {
     }
 
     /// Gives the connection back to those that come after, where nothing of this exchange is left on it.
+    /// One that may not be kept is closed, which nobody waits for.
     pub async fn retire(self) {
-        if let Stage::Reading(line) = self.stage
-            && line.is_over
-            && line.broken.is_none()
-        {
-            let idle = line.peer.idle_timeout();
-            let pool = line.pool;
-            pool.release_http_session(line.session, &*line.peer, idle)
-                .await;
+        let Stage::Reading(mut line) = self.stage else {
+            return;
+        };
+        if !line.is_over || line.broken.is_some() {
+            return;
+        }
+        let mut released = Box::pin(async move { line.release().await });
+        let done = poll_fn(|context| Poll::Ready(released.as_mut().poll(context).is_ready())).await;
+        if !done {
+            tokio::spawn(tokio::time::timeout(CLOSED_WITHIN, released));
         }
     }
 }
 
 /// A connection while a request is on it.
 struct Line {
-    session: HttpSession,
+    /// There until it is released.
+    session: Option<HttpSession>,
     pool: Arc<Connector>,
     peer: Box<HttpPeer>,
     turns: Option<Arc<Turns>>,
@@ -192,43 +201,45 @@ struct Line {
 
 /// Connects and sends. `told` hears what the upstream says until everything is sent.
 async fn send(
-    way: Way,
+    request: Outgoing,
     pieces: Option<mpsc::Receiver<(Bytes, bool)>>,
     told: mpsc::Sender<Sign>,
-) -> Result<Line> {
-    let Way {
+) -> Result<Box<Line>> {
+    let Outgoing {
         pool,
         peer,
         head,
         turns,
         ..
-    } = way;
+    } = request;
     let peer = Box::new(peer);
     // In a box: what it takes to connect is not needed for the rest of the request.
     let connected = Box::pin(pool.get_http_session(&*peer)).await;
-    let (mut session, reused) = connected.map_err(|e| e.into_up())?;
+    let (session, reused) = connected.map_err(|e| e.into_up())?;
     let _ = told.send(Sign::Connected { reused }).await;
-    let ends = pieces.is_none();
-    let writer = match &mut session {
-        HttpSession::H1(http1) => {
-            http1.write_timeout = peer.options.write_timeout;
-            http1.write_request_header(head).await.map_err(whose)?;
-            None
-        }
-        HttpSession::H2(http2) => {
-            let head = Box::new(for_http2(*head, peer.is_tls())?);
-            http2.write_request_header(head, ends).map_err(whose)?;
-            http2.take_request_body_writer()
-        }
-        HttpSession::Custom(()) => return Err(over()),
-    };
-    let mut line = Line {
-        session,
+    let mut line = Box::new(Line {
+        session: Some(session),
         pool,
         peer,
         turns,
         is_over: false,
         broken: None,
+    });
+    let writer = match &mut line.session {
+        Some(HttpSession::H1(http1)) => {
+            http1.write_timeout = line.peer.options.write_timeout;
+            http1.write_request_header(head).await.map_err(whose)?;
+            None
+        }
+        Some(HttpSession::H2(http2)) => {
+            let head = for_http2(*head, line.peer.is_tls()).map_err(|e| e.into_down())?;
+            let ends = pieces.is_none();
+            http2
+                .write_request_header(Box::new(head), ends)
+                .map_err(whose)?;
+            http2.take_request_body_writer()
+        }
+        Some(HttpSession::Custom(())) | None => return Err(over()),
     };
     if let Some(pieces) = pieces {
         let sent = match writer {
@@ -252,11 +263,16 @@ impl Line {
             let (piece, last) = tokio::select! {
                 piece = pieces.recv() => piece.ok_or_else(over)?,
                 sign = self.read(), if !self.is_over => {
-                    let _ = told.send(sign?).await;
+                    let sign = sign?;
+                    if matches!(sign, Sign::Head(_)) {
+                        // From here on this may wait for the client of the answer, and a turn must not.
+                        self.turns = None;
+                    }
+                    let _ = told.send(sign).await;
                     continue;
                 }
             };
-            let HttpSession::H1(http1) = &mut self.session else {
+            let Some(HttpSession::H1(http1)) = &mut self.session else {
                 return Err(over());
             };
             let write = write_http1(http1, &piece, last);
@@ -270,22 +286,19 @@ impl Line {
         }
     }
 
-    /// The same over HTTP/2, where reading need not wait for writing.
+    /// The same over HTTP/2, where reading need not wait for writing, and writing takes no turns: it hands pieces to
+    /// the connection, which has a window for them.
     async fn send_http2(
         &mut self,
         mut writer: SendStream<Bytes>,
         mut pieces: mpsc::Receiver<(Bytes, bool)>,
         told: &mpsc::Sender<Sign>,
     ) -> Result<Result<()>> {
-        let (timeout, turns) = (self.peer.options.write_timeout, self.turns.clone());
+        let timeout = self.peer.options.write_timeout;
         let mut up = pin!(async {
             loop {
                 let (piece, last) = pieces.recv().await.ok_or_else(over)?;
-                let write = write_body(&mut writer, piece, last, timeout);
-                match &turns {
-                    Some(turns) => turns.piece(write).await?,
-                    None => write.await?,
-                }
+                write_body(&mut writer, piece, last, timeout).await?;
                 if last {
                     return Ok(());
                 }
@@ -307,19 +320,44 @@ impl Line {
             return Err(over());
         }
         let read = match &mut self.session {
-            HttpSession::H1(http1) => read_http1(http1).await,
-            HttpSession::H2(http2) => read_http2(http2).await,
-            HttpSession::Custom(()) => Err(over()),
+            // What could not be written says more than that nothing came.
+            Some(HttpSession::H1(http1)) => {
+                let read = read_http1(http1).await;
+                read.map_err(|error| self.broken.take().unwrap_or(error))
+            }
+            Some(HttpSession::H2(http2)) => read_http2(http2).await,
+            Some(HttpSession::Custom(())) | None => Err(over()),
         };
         let read = read.map_err(|error| {
             let downgrades = matches!(error.etype(), ErrorType::H2Downgrade | ErrorType::InvalidH2);
             if downgrades && self.peer.options.alpn == ALPN::H2H1 {
                 self.pool.prefer_h1(&*self.peer);
             }
-            self.broken.take().unwrap_or(error).into_up()
+            error.into_up()
         });
         self.is_over = matches!(&read, Ok(Sign::Piece(_, true) | Sign::End(_)));
         read
+    }
+
+    /// Gives the connection back.
+    async fn release(&mut self) {
+        if let Some(session) = self.session.take() {
+            let idle = self.peer.idle_timeout();
+            self.pool
+                .release_http_session(session, &*self.peer, idle)
+                .await;
+        }
+    }
+}
+
+impl Drop for Line {
+    /// A connection of HTTP/2 is others' as well: it is given back whatever became of this request.
+    fn drop(&mut self) {
+        if let Some(HttpSession::H2(_)) = &self.session {
+            // For HTTP/2 this never waits.
+            let released = pin!(self.release());
+            let _ = released.poll(&mut Context::from_waker(Waker::noop()));
+        }
     }
 }
 
@@ -392,27 +430,6 @@ fn promises_body(http2: &Http2, head: &ResponseHeader) -> bool {
     let length = head.headers.get(header::CONTENT_LENGTH);
     let promised = length.is_some_and(|length| length.as_bytes().iter().any(|b| *b != b'0'));
     promised && !bodiless && asked != Some(&Method::HEAD)
-}
-
-/// The head in the form of HTTP/2: the authority stands in the target.
-fn for_http2(mut head: RequestHeader, tls: bool) -> Result<RequestHeader> {
-    head.set_version(Version::HTTP_2);
-    head.remove_header(&header::TRANSFER_ENCODING);
-    let authority = head.remove_header(&header::HOST).ok_or_else(over)?;
-    let target = head
-        .uri
-        .path_and_query()
-        .map_or("/", |target| target.as_str());
-    let uri = Uri::builder()
-        .scheme(if tls { "https" } else { "http" })
-        .authority(authority.as_bytes())
-        .path_and_query(target)
-        .build();
-    let uri = uri.map_err(|e| {
-        Error::because(ErrorType::InvalidHTTPHeader, "the request's target", e).into_down()
-    })?;
-    head.set_uri(uri);
-    Ok(head)
 }
 
 /// A head that cannot be written is the client's fault, everything else the upstream's.

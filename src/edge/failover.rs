@@ -287,7 +287,7 @@ impl<'a> Course<'a> {
     async fn refused(
         mut self: Box<Self>,
         session: &mut Session,
-        attempt: Box<Attempt>,
+        mut attempt: Box<Attempt>,
         lease: Arc<Lease>,
         name: &CredentialName,
         refusal: Box<Refusal>,
@@ -334,15 +334,12 @@ impl<'a> Course<'a> {
         };
         self.tale.attempt(&attempt, name, ended);
         if brought_about {
+            drop(attempt);
             return Step::Served(self.give_up(session, None).await);
         }
         let as_it_came = verdict.telling().1 == Telling::AsItCame;
-        let answer = if as_it_came {
-            attempt.into_refused()
-        } else {
-            attempt.retire().await;
-            None
-        };
+        let answer = as_it_came.then(|| attempt.take_refused()).flatten();
+        attempt.retire().await;
         let facts = refusal.facts;
         let refused = Refused {
             verdict,

@@ -6,6 +6,7 @@
 //! headers end at each hop, also those that a `Connection` header names.
 
 use http::header::{self, HeaderMap, HeaderName};
+use http::{Uri, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
 
 use crate::admission::Withheld;
@@ -16,13 +17,15 @@ use super::spec::Auth;
 use super::upstream::Upstream;
 
 /// Never sent upstream: the client's secrets, its address, and what is berth's to say.
-const ENDS_HERE: [&str; 35] = [
+const ENDS_HERE: [&str; 38] = [
     "authorization",
     "proxy-authorization",
     "x-api-key",
     "api-key",
     "x-goog-api-key",
     "x-auth-token",
+    "x-access-token",
+    "ocp-apim-subscription-key",
     "x-amz-security-token",
     // Ways around a route's paths, where an upstream honours them.
     "x-http-method",
@@ -31,6 +34,7 @@ const ENDS_HERE: [&str; 35] = [
     "x-original-url",
     "x-rewrite-url",
     "cookie",
+    "cookie2",
     "openai-organization",
     "openai-project",
     "chatgpt-account-id",
@@ -178,6 +182,28 @@ pub fn rename(request: &mut RequestHeader, name: &str) -> pingora::Result<()> {
         request.insert_header(ROUTING_HINT, format!("model={name}"))?;
     }
     Ok(())
+}
+
+/// The head of a request in the form of HTTP/2: the authority stands in the target. pingora would take the scheme
+/// for `https` always.
+///
+/// # Errors
+///
+/// A target that HTTP/2 does not allow.
+pub fn for_http2(mut request: RequestHeader, tls: bool) -> pingora::Result<RequestHeader> {
+    let invalid = pingora::ErrorType::InvalidHTTPHeader;
+    request.set_version(Version::HTTP_2);
+    request.remove_header(&header::TRANSFER_ENCODING);
+    let host = request.remove_header(&header::HOST);
+    let target = request.uri.path_and_query();
+    let target = Uri::builder()
+        .scheme(if tls { "https" } else { "http" })
+        .authority(host.as_ref().map_or(&b""[..], |host| host.as_bytes()))
+        .path_and_query(target.map_or("/", |target| target.as_str()))
+        .build();
+    let target = target.map_err(|e| pingora::Error::because(invalid, "the request's target", e))?;
+    request.set_uri(target);
+    Ok(request)
 }
 
 /// Takes out of an answer's head what is not for the client. `recoded` says that the body's content

@@ -171,7 +171,7 @@ impl Question {
         let connector: Connector = Connector::new(None);
         let (mut session, _) = connector.get_http_session(&peer).await?;
         let request = match session {
-            HttpSession::H2(_) => for_http2(request, upstream)?,
+            HttpSession::H2(_) => headers::for_http2(request, upstream.spec.base_url.tls)?,
             HttpSession::H1(_) | HttpSession::Custom(_) => request,
         };
         session.write_request_header(Box::new(request)).await?;
@@ -316,24 +316,4 @@ fn take(
             Err(_) => gate.end(),
         },
     }
-}
-
-/// HTTP/2 names the host in its target; pingora would take the scheme for `https` always.
-fn for_http2(mut request: RequestHeader, upstream: &Upstream) -> pingora::Result<RequestHeader> {
-    let scheme = if upstream.spec.base_url.tls {
-        "https"
-    } else {
-        "http"
-    };
-    let path = request
-        .uri
-        .path_and_query()
-        .map_or("/", |path| path.as_str());
-    let target = format!("{scheme}://{}{path}", upstream.authority);
-    let invalid = pingora::ErrorType::InvalidHTTPHeader;
-    let target = target.parse();
-    let target = target.map_err(|e| pingora::Error::because(invalid, "the target", e))?;
-    request.remove_header(&header::HOST);
-    request.set_uri(target);
-    Ok(request)
 }

@@ -63,7 +63,7 @@ pub fn stream(socket: TcpStream, address: SocketAddr, patience: Duration) -> io:
     let mut stream = Stream::from(VirtualSocketStream::new(Box::new(buffered)));
     stream.set_socket_digest(digest);
     // The one place of a connection in which pingora carries what it does not know.
-    let head = ResponseHeader::build(200, None).map_err(io::Error::other)?;
+    let head = ResponseHeader::build(200, Some(0)).map_err(io::Error::other)?;
     stream.set_proxy_digest(ProxyDigest::new(Box::new(head), Some(Box::new(cork))));
     Ok(stream)
 }

@@ -2,9 +2,11 @@
 //!
 //! A socket that always has more to read, or room for more, never lets its task wait, and a hundred such
 //! tasks are a long queue for everybody who only wants a few words. So of all that handle bodies larger
-//! than [`LARGE`] half as many as there are cores go on at once, one piece each and then the next; who
-//! waits for a socket holds nobody up. To read a body for its model and session takes a turn as well, of
-//! another kind, for that is done in one go.
+//! than [`LARGE`] half as many as there are cores go on at once, one piece each and then the next. To read a
+//! body for its model and session takes a turn as well, of another kind, for that is done in one go.
+//!
+//! Who waits for a socket has no turn meanwhile. But who waits for a turn is given it whether he looks or not,
+//! and holds everybody up if he does not: a turn is only asked for where nothing else is waited for.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -63,7 +65,7 @@ impl Turns {
     }
 }
 
-/// Waits until something wakes the task.
+/// Waits until something wakes the task, or it is looked at anyway.
 async fn woken() {
     let mut waited = false;
     poll_fn(|_| match std::mem::replace(&mut waited, true) {

@@ -35,9 +35,13 @@ const IDLE_POOLED: Duration = Duration::from_secs(50);
 /// Upstream connections that wait for their next request.
 pub const IDLE_UPSTREAM: usize = 1024;
 
-/// How long one write may wait for the upstream to take bytes. Chosen: an upstream that takes not a
-/// byte for a minute is gone.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long one write may wait for the upstream to take bytes. Chosen: an upstream that takes not a byte for so
+/// long is gone; before the attempt ends for it, so that what it may have said is still read.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(50);
+
+/// How often a connection of HTTP/2 is asked whether it is alive. Chosen: others find out within seconds that it
+/// is not, and nobody's limit of pings is near.
+const PING_EVERY: Duration = Duration::from_secs(30);
 
 /// Streams on one HTTP/2 connection. pingora's default of 1 would open a connection per request.
 const H2_STREAMS: usize = 32;
@@ -208,6 +212,7 @@ impl Upstream {
             user_timeout: Duration::ZERO,
         });
         options.max_h2_streams = H2_STREAMS;
+        options.h2_ping_interval = Some(PING_EVERY);
         options.alpn = match (self.spec.http2, url.tls) {
             (Http2::Never, _) | (Http2::Auto, false) => ALPN::H1,
             (Http2::Auto, true) => ALPN::H2H1,

@@ -30,8 +30,9 @@ const WEIGHT: u64 = 10_000;
 /// A small ring has so many units for one of weight (chosen: with 160 points, shares are off by 8 %
 /// as a rule; with 1,280, by less than 3 %, and a sibling near its limit feels that)...
 const FINE: u64 = 8;
-/// ...and fewer where they would be more than this together (chosen: among so many others each sibling has
-/// little, and to put a million points in order takes a third of a start).
+/// ...and half, a quarter or none of that where they would be more than this together (chosen: among so many
+/// each has little, and to put a million points in order takes a third of a start). Where the scale changes,
+/// at 251, 501 and 1,001 units of weight, up to half of the sessions move.
 const FINE_WEIGHT: u64 = 2_000;
 
 /// Points passed for each different credential that is wanted (chosen: neighbours repeat, and the
@@ -76,7 +77,7 @@ fn backend(credential: &Arc<Credential>, total: u64) -> Backend {
     let weight = u64::from(credential.weight());
     let weight = match total > WEIGHT {
         true => (weight * WEIGHT / total).max(1),
-        false => weight * (FINE_WEIGHT / total.max(1)).clamp(1, FINE),
+        false => weight << (FINE_WEIGHT / total.max(1)).clamp(1, FINE).ilog2(),
     };
     let mut ext = http::Extensions::new();
     ext.insert(Arc::clone(credential));

@@ -100,6 +100,7 @@ impl Scores {
             }
         }
         let asked_within = self.asked_within();
+        self.shunned.clear();
         for model in self.models.values() {
             for credential in model.shunned_within(asked_within, now) {
                 *self.shunned.entry(credential).or_default() += 1;

@@ -9,7 +9,7 @@ use pingora::{Error, ErrorType};
 use super::Course;
 use crate::edge::attempt::{Attempt, Held, Purpose, Times};
 use crate::edge::delivery::bounded;
-use crate::edge::exchange::Way;
+use crate::edge::exchange::Outgoing;
 use crate::edge::headers::{self, Framing};
 use crate::edge::request::TURN_STATE;
 use crate::edge::turns::LARGE;
@@ -28,9 +28,9 @@ impl Course<'_> {
         let mut connection = Connection::Any;
         let mut addresses = upstream.addresses();
         loop {
-            let way = self.way(session, upstream, lease, connection);
+            let request = self.outgoing(session, upstream, lease, connection);
             let (purpose, times) = (self.purpose(upstream, lease), self.times(upstream));
-            let mut attempt = Attempt::start(way, self.body.source(), purpose, times);
+            let mut attempt = Attempt::start(request, self.body.source(), purpose, times);
             let held = attempt.hold(session).await;
             if !matches!(held, Held::Broken) {
                 return (attempt, held);
@@ -51,13 +51,13 @@ impl Course<'_> {
         }
     }
 
-    fn way(
+    fn outgoing(
         &self,
         session: &Session,
         upstream: &Upstream,
         lease: &Lease,
         connection: Connection,
-    ) -> pingora::Result<Way> {
+    ) -> pingora::Result<Outgoing> {
         let length = self.body.bytes().len();
         let framing = match (self.body.is_whole(), length) {
             (true, 0) => Framing::Empty,
@@ -84,7 +84,7 @@ impl Course<'_> {
         let is_large = length > LARGE || framing == Framing::AsCame;
         let peer = upstream.peer(lease.credential().index(), connection);
         let unknown = "the upstream's name has no known address";
-        Ok(Way {
+        Ok(Outgoing {
             pool: self.edge.connector.clone(),
             peer: peer.ok_or_else(|| Error::explain(ErrorType::ConnectNoRoute, unknown))?,
             head,
