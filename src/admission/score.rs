@@ -166,7 +166,7 @@ impl Scores {
         self.look(now);
         let numbers = &self.numbers;
         if let Some(known) = self.models.get_mut(model) {
-            known.peers = peers;
+            known.among(peers);
             known.refresh(numbers, now);
             known.order(now, &mut outlook);
         }
@@ -219,7 +219,7 @@ impl Scores {
             // Nothing is known against anybody, so an admission changes nothing.
             return;
         };
-        model.peers = settled.peers;
+        model.among(settled.peers);
         model.refresh(&self.numbers, now);
         let mut shunned = Vec::new();
         for (refusal, weighs) in blamed {

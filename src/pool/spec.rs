@@ -78,11 +78,11 @@ impl ModelPatterns {
     /// Whether `model` is served. A request without a model is served by every credential.
     pub fn serve(&self, model: Option<&str>) -> bool {
         let Some(model) = model else { return true };
-        self.0
-            .iter()
-            .rev()
-            .find(|(_, glob)| glob.is_match(model))
-            .is_some_and(|(include, _)| *include)
+        // Most credentials serve everything, and to say so needs no automaton.
+        let matches = |glob: &GlobMatcher| glob.glob().glob() == "*" || glob.is_match(model);
+        let mut patterns = self.0.iter().rev();
+        let decides = patterns.find(|(_, glob)| matches(glob));
+        decides.is_some_and(|(include, _)| *include)
     }
 }
 

@@ -48,6 +48,12 @@ impl Model {
         self.pairs.len()
     }
 
+    /// These are all of its pairs.
+    pub fn among(&mut self, peers: Peers) {
+        self.changed |= self.peers != peers;
+        self.peers = peers;
+    }
+
     /// Brings every score to `now`, and ends each shunning whose excess has fallen.
     pub fn refresh(&mut self, numbers: &Numbers, now: Instant) {
         let passed = now.saturating_duration_since(self.at);
@@ -55,14 +61,19 @@ impl Model {
             return;
         }
         self.at = self.at.max(now);
-        self.changed = false;
         let factor = decay(passed, numbers.marks.half_life);
         for pair in &mut self.pairs {
             pair.score *= factor;
             pair.warm *= factor;
         }
+        let before = self.pairs.len();
         self.pairs.retain(|pair| !pair.is_blank(now));
-        self.median = self.median();
+        self.median = match self.changed || self.pairs.len() != before {
+            true => self.median(),
+            // All scores fall alike, and the median with them.
+            false => self.median.times(factor),
+        };
+        self.changed = false;
         let (median, marks) = (self.median, &numbers.marks);
         for pair in &mut self.pairs {
             if pair.score - median.without(pair.score) < marks.cool_at {
@@ -209,6 +220,13 @@ impl Model {
 }
 
 impl Median {
+    fn times(self, factor: f64) -> Median {
+        Median {
+            above: self.above * factor,
+            below: self.below * factor,
+        }
+    }
+
     fn without(self, score: f64) -> f64 {
         match score <= self.below {
             true => self.above,
