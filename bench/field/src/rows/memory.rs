@@ -134,7 +134,7 @@ pub fn held(bench: &mut Bench) {
         "of that, not given back twelve seconds after their end",
         (&mebibytes(&left), &mebibytes(&of(Who::Bare, |it| it.left))),
         ratio(&left, &berth),
-        0.3,
+        0.25,
         " x",
     );
 }
