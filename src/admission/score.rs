@@ -326,17 +326,24 @@ impl Scores {
         if self.shunned.is_empty() {
             return;
         }
-        self.shunned.clear();
-        let asked_within = self.asked_within();
         for model in self.models.values_mut() {
             model.refresh(&self.numbers, now);
+        }
+        self.count_all(now);
+    }
+
+    /// Counts the models with which each credential is shunned.
+    fn count_all(&mut self, now: Instant) {
+        let asked_within = self.asked_within();
+        self.shunned.clear();
+        for model in self.models.values() {
             for credential in model.shunned_within(asked_within, now) {
                 *self.shunned.entry(credential).or_default() += 1;
             }
         }
     }
 
-    /// Counts the models with which this credential is shunned.
+    /// The same of one credential.
     fn count(&mut self, credential: Credential, now: Instant) {
         let asked_within = self.asked_within();
         let models = self.models.values();

@@ -5,10 +5,10 @@
 //! says meanwhile comes out beside it. Once all of it is up the answer is read where it is wanted, with
 //! no task and no channel in between.
 //!
-//! Dropping an exchange ends it at once, connection and all. Only one whose answer was read to its end
-//! gives its connection back ([`Exchange::retire`]).
+//! Dropping an exchange ends it at once. Over HTTP/1 the connection ends with it, unless the answer was read
+//! to its end and the exchange retires ([`Exchange::retire`]); over HTTP/2 it stays, for it is others' as well.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -29,7 +29,7 @@ use pingora::{Error, ErrorType, Result};
 use tokio::sync::mpsc;
 
 use super::headers::for_http2;
-use super::turns::Turns;
+use super::turns::{Turns, once};
 
 /// How long an upstream may take to let a connection be closed in good form.
 const CLOSED_WITHIN: Duration = Duration::from_secs(1);
@@ -100,13 +100,6 @@ impl Upload {
     }
 }
 
-enum Stage {
-    Sending(Pin<Box<dyn Future<Output = Result<Box<Line>>> + Send>>),
-    Reading(Box<Line>),
-    /// What was wrong, until it is told.
-    Broken(Option<Box<Error>>),
-}
-
 impl Exchange {
     /// Starts to send. An error in `request` is the first thing that comes of it.
     pub fn start(request: Result<Outgoing>) -> (Exchange, Upload) {
@@ -161,9 +154,7 @@ impl Exchange {
 
     /// What has come already, if anything has.
     pub async fn ready(&mut self) -> Option<Result<Sign>> {
-        let mut next = pin!(self.next());
-        let polled = poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await;
-        match polled {
+        match once(pin!(self.next())).await {
             Poll::Ready(sign) => Some(sign),
             Poll::Pending => None,
         }
@@ -179,11 +170,17 @@ impl Exchange {
             return;
         }
         let mut released = Box::pin(async move { line.release().await });
-        let done = poll_fn(|context| Poll::Ready(released.as_mut().poll(context).is_ready())).await;
-        if !done {
+        if once(released.as_mut()).await.is_pending() {
             tokio::spawn(tokio::time::timeout(CLOSED_WITHIN, released));
         }
     }
+}
+
+enum Stage {
+    Sending(Pin<Box<dyn Future<Output = Result<Box<Line>>> + Send>>),
+    Reading(Box<Line>),
+    /// What was wrong, until it is told.
+    Broken(Option<Box<Error>>),
 }
 
 /// A connection while a request is on it.

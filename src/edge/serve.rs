@@ -9,7 +9,7 @@ use pingora::server::configuration::ServerConf;
 
 use super::proxy::Proxy;
 use super::state::{Edge, look_up};
-use super::upstream::IDLE_UPSTREAM;
+use super::upstream::most_idle;
 
 /// The edge, as pingora serves it.
 pub type Application = HttpProxy<Proxy>;
@@ -20,8 +20,7 @@ pub fn application(edge: Arc<Edge>, threads: usize) -> Application {
     let conf = ServerConf {
         threads,
         max_retries: 1,
-        // One for each connection: `limits.connections` reckons with as many files.
-        upstream_keepalive_pool_size: IDLE_UPSTREAM.min(limits.connections),
+        upstream_keepalive_pool_size: most_idle(limits.connections),
         ..ServerConf::default()
     };
     let mut proxy = http_proxy(&Arc::new(conf), Proxy::new(edge));

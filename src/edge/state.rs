@@ -29,7 +29,7 @@ use super::owners::Owners;
 use super::places::Places;
 use super::spec::{Limits, RouteSpec, UpstreamSpec};
 use super::turns::Turns;
-use super::upstream::{IDLE_UPSTREAM, Upstream, UpstreamError, connector};
+use super::upstream::{Upstream, UpstreamError, connector};
 use super::waiting::WaitingRoom;
 
 /// What the edge is made from.
@@ -178,8 +178,7 @@ impl Edge {
                 parts.limits.connections,
                 parts.limits.connections_per_address,
             ),
-            // One for each connection: `limits.connections` reckons with as many files.
-            connector: Arc::new(connector(IDLE_UPSTREAM.min(parts.limits.connections))),
+            connector: Arc::new(connector(parts.limits.connections)),
             turns: Arc::default(),
             draining: watch::Sender::new(false),
             succeeded: AtomicBool::new(false),

@@ -9,7 +9,7 @@
 //! and holds everybody up if he does not: a turn is only asked for where nothing else is waited for.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::thread::available_parallelism;
@@ -44,7 +44,7 @@ impl Turns {
         let done = loop {
             // An error would mean that the turns are over, which they never are.
             let turn = self.pieces.acquire().await;
-            let polled = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
+            let polled = once(work.as_mut()).await;
             drop(turn);
             match polled {
                 Poll::Ready(done) => break done,
@@ -63,6 +63,11 @@ impl Turns {
         }
         self.readings.clone().acquire_owned().await.ok()
     }
+}
+
+/// Asks `work` once how far it is, without waiting. What it waits for goes on waking the task.
+pub async fn once<F: Future + ?Sized>(mut work: Pin<&mut F>) -> Poll<F::Output> {
+    poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await
 }
 
 /// Waits until something wakes the task, or it is looked at anyway.
@@ -132,8 +137,7 @@ mod tests {
         assert!(turns.reading(LARGE).await.is_none());
         let second = turns.reading(LARGE + 1);
         let mut second = pin!(second);
-        let early = poll_fn(|context| Poll::Ready(second.as_mut().poll(context).is_ready())).await;
-        assert!(!early);
+        assert!(once(second.as_mut()).await.is_pending());
         drop(first);
         assert!(second.await.is_some());
     }

@@ -32,8 +32,8 @@ pub const LOOK_UP_EVERY: Duration = Duration::from_secs(30);
 /// so that a request seldom meets a connection that is just being closed.
 const IDLE_POOLED: Duration = Duration::from_secs(50);
 
-/// Upstream connections that wait for their next request.
-pub const IDLE_UPSTREAM: usize = 1024;
+/// Upstream connections that wait for their next request, at most.
+const MOST_IDLE: usize = 1024;
 
 /// How long one write may wait for the upstream to take bytes. Chosen: an upstream that takes not a byte for so
 /// long is gone; before the attempt ends for it, so that what it may have said is still read.
@@ -49,9 +49,15 @@ const H2_STREAMS: usize = 32;
 /// No more addresses of one name are kept.
 const MOST_ADDRESSES: usize = 64;
 
-/// What connects to upstreams, and keeps up to `idle` connections that nobody uses.
-pub fn connector(idle: usize) -> Connector {
-    Connector::new(Some(ConnectorOptions::new(idle)))
+/// How many connections to upstreams are kept that nobody uses: one for each of a client's, since
+/// `limits.connections` reckons with as many files.
+pub fn most_idle(connections: usize) -> usize {
+    MOST_IDLE.min(connections)
+}
+
+/// What connects to upstreams, for an edge of so many `connections`.
+pub fn connector(connections: usize) -> Connector {
+    Connector::new(Some(ConnectorOptions::new(most_idle(connections))))
 }
 
 /// An upstream.

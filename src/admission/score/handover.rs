@@ -99,13 +99,7 @@ impl Scores {
                 self.models.insert(name.as_str().into(), model);
             }
         }
-        let asked_within = self.asked_within();
-        self.shunned.clear();
-        for model in self.models.values() {
-            for credential in model.shunned_within(asked_within, now) {
-                *self.shunned.entry(credential).or_default() += 1;
-            }
-        }
+        self.count_all(now);
         for (key, meetings) in &told.sessions {
             let meetings = meetings
                 .iter()

@@ -61,20 +61,15 @@ pub fn measure(bench: &mut Bench) {
         " x",
     );
     let shown = |of: &[f64]| format!("{} ms", written(median(of)));
-    bench.report.at_most(
-        "others' p99 meanwhile, against no proxy",
-        (&shown(&berth.beside), &shown(&nobody.beside)),
-        median(&berth.beside) / median(&nobody.beside),
-        3.0,
-        " x",
-    );
-    bench.report.at_most(
-        "others' p99 meanwhile, against alone",
-        (&shown(&berth.beside), &shown(&berth.alone)),
-        median(&berth.beside) / median(&berth.alone),
-        3.0,
-        " x",
-    );
+    for (against, other) in [("no proxy", &nobody.beside), ("alone", &berth.alone)] {
+        bench.report.at_most(
+            &format!("others' p99 meanwhile, against {against}"),
+            (&shown(&berth.beside), &shown(other)),
+            median(&berth.beside) / median(other),
+            3.0,
+            " x",
+        );
+    }
 }
 
 #[derive(Default)]
